@@ -1,0 +1,120 @@
+"""Runs with their progress shown: one, or a grid of methods, targets and seeds; and their report written."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from . import experiment, registry, results
+from .checkpoint import write
+from .config import Config, cells
+from .data.splits import leave_one_out
+from .errors import ConfigError, FederationError
+from .progress import Meter
+from .report import table
+from .results import Line
+
+
+def run_one(config: Config, out: Path, device: str, threads: int) -> None:
+    """Train one method with one domain left out, and say how it went."""
+    folder = experiment.place(out, config)
+    if not experiment.finished(folder):
+        setup = experiment.prepare(config, machine(device, threads))
+        with Meter(config.train.rounds) as meter:
+            follow(setup, folder, meter)
+    lines = experiment.lines(folder)
+    print(f"{config.method}, {config.target} unseen, seed {config.seed}: {config.train.rounds} rounds done")
+    for rule, pick in table.RULES.items():
+        line = pick(lines)
+        own, unseen = experiment.selection(line), table.unseen(line)
+        print(f"  {rule:18} round {line['round'] + 1:3}   own domains {own:6.1%}   unseen {unseen:6.1%}")
+    print(f"results: {folder / results.RESULTS}\nmodel:   {folder / 'best.safetensors'}")
+
+
+def run_all(config: Config, out: Path, device: str, threads: int) -> None:
+    """Run what is not yet done of a grid, then print its table and write its page."""
+    todo, total = [], 0
+    for cell in grid(config):
+        folder = experiment.place(out, cell)
+        total += 1
+        if not experiment.finished(folder):
+            todo.append((cell, folder))
+    print(f"{total} runs: {total - len(todo)} done, {len(todo)} to go; kept in {out}", flush=True)
+    device, failures = machine(device, threads), []
+    with Meter(len(todo) * config.train.rounds) as meter:
+        for place, (cell, folder) in enumerate(todo):
+            try:
+                follow(experiment.prepare(cell, device), folder, meter, f"{place + 1}/{len(todo)} ")
+            except FederationError as error:  # one method that breaks down does not stop the others
+                meter.skip(cell.train.rounds - len(experiment.lines(folder)))
+                failures.append(f"{cell.method}, {cell.target} unseen, seed {cell.seed}: {error}")
+    if failures:
+        raise FederationError(f"{len(failures)} of {total} runs broke down: {' | '.join(failures)}")
+    print()
+    write_report([out], "source-validation", "text", None)
+    write_report([out], "source-validation", "html", out / "report.html")
+
+
+def grid(config: Config) -> Iterator[Config]:
+    """The cells of a grid, once all its names are known to be good."""
+    registry.load_plugins(config.plugins)
+    for method in config.bench.methods or (config.method,):
+        registry.build(method)
+    domains = experiment.dataset(config.data)
+    for cell in cells(config, domains.images):
+        leave_one_out(domains, cell.target, cell.train.validation, cell.seed)
+        yield cell
+
+
+def follow(setup: experiment.Experiment, folder: Path, meter: Meter, prefix: str = "") -> None:
+    """Play a run to its end, telling each round."""
+    config = setup.config
+    label = f"{prefix}{config.method}, {config.target} unseen, seed {config.seed}"
+    meter.begin(label)
+    meter.skip(len(experiment.lines(folder)))
+    for line in experiment.run(setup, folder):
+        meter.step(label, tell(line), last=line["round"] + 1 == line["rounds"])
+
+
+def tell(line: Line) -> str:
+    """A round in half a line."""
+    told = f"round {line['round'] + 1}/{line['rounds']}, own {experiment.selection(line):.1%}"
+    told += f", unseen {table.unseen(line):.1%}"
+    aside = ", ".join(sorted({entry["site"] for entry in line["aside"]}))
+    return told + (f", set aside: {aside}" if aside else "")
+
+
+def machine(device: str, threads: int) -> str:
+    """Set torch up for this machine; the name of the device to compute on."""
+    if threads:
+        torch.set_num_threads(threads)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {device!r} cannot be used ({reason}); try --device cpu") from None
+    return device
+
+
+def write_report(runs: list[Path], select: str, style: str, out: Path | None) -> None:
+    """A table or page of runs, to a file or to the terminal."""
+    styles = {"text": table.text, "markdown": table.markdown, "latex": table.latex, "csv": table.csv}
+    if style not in (*styles, "html"):
+        raise ConfigError(f"format {style!r} is not known; {registry.nearest(style, [*styles, 'html'])}")
+    lines = results.load(runs)
+    if style == "html":
+        from .report.page import page
+
+        content = page(lines, select)
+        out = out or Path("report.html")
+    else:
+        content = styles[style](table.tabulate(lines, select))
+    if out is None:
+        sys.stdout.write(content)
+    else:
+        write(out, content.encode())
+        print(f"report: {out.resolve()}")

@@ -1,0 +1,70 @@
+"""A run's trees in one safetensors file and back; files appear whole or not at all."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+
+from . import tree
+from .errors import StorageError
+from .tree import Tree
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Turn what the system says of a file into one line for the user."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {error.strerror or error}; make room or choose another --out, "
+            f"then give the same command again: it goes on where it stopped"
+        ) from None
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name, then rename it: a reader sees the old one or the new one."""
+    partial = path.with_name(f".{path.name}.partial")
+    with storing(path):
+        try:
+            with open(partial, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def save(path: Path, state: Tree, **notes: Any) -> None:
+    """Write a tree, and notes in plain JSON beside it in the same file."""
+    flat = {name: leaf.detach().cpu().contiguous() for name, leaf in tree.flatten(state).items()}
+    write(path, to_bytes(_unshared(flat), metadata={"notes": json.dumps(notes, sort_keys=True)}))
+
+
+def load(path: Path, device: str = "cpu") -> tuple[Tree, dict[str, Any]]:
+    """Read a tree and its notes."""
+    try:
+        with safe_open(path, framework="pt", device=device) as file:
+            flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            notes = json.loads((file.metadata() or {}).get("notes", "{}"))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read ({error}); delete it to begin again") from None
+    return tree.unflatten(flat), notes
+
+
+def _unshared(flat: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """safetensors refuses tensors that share memory; a site's committed state may be the one it proposes."""
+    seen: set[int] = set()
+    out = {}
+    for name, leaf in flat.items():
+        out[name] = leaf.clone() if leaf.data_ptr() in seen else leaf
+        seen.add(leaf.data_ptr())
+    return out

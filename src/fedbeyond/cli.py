@@ -1,0 +1,137 @@
+"""The command line: parses, calls, prints; holds no logic. Everything heavy is imported when a command needs it."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .errors import FedbeyondError
+
+app = typer.Typer(
+    help="Federated domain generalization: train at several sites, work at one that took no part.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data = typer.Typer(help="Look at data.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file; none: the built-in data and defaults.")]
+Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="As in --set train.rounds=5.")]
+Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes the best there is.")]
+Threads = Annotated[int, typer.Option(help="Threads to compute with; 0 leaves it to torch.", min=0)]
+
+
+def main() -> None:
+    """Run a command; what the user can act upon is one line and exit code 2."""
+    try:
+        app(standalone_mode=True)
+    except FedbeyondError as error:
+        sys.exit(_complain(str(error)))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _complain(message: str) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("\nstopped; finished rounds are kept: give the same command again to go on", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def run(
+    config: ConfigFile = None,
+    method: Annotated[str | None, typer.Option("--method", "-m", help="As in fedavg+ga.")] = None,
+    target: Annotated[str | None, typer.Option("--target", "-t", help="The domain left out.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    settings: Settings = [],  # noqa: B006 (typer reads the default)
+    out: Out = Path("runs"),
+    device: Device = "auto",
+    threads: Threads = 0,
+) -> None:
+    """Train one method with one domain left out; goes on where it was stopped."""
+    from .bench import run_one
+    from .config import load
+
+    chosen = {"method": method, "target": target, "seed": seed}
+    flags = [f"{key}={value}" for key, value in chosen.items() if value is not None]
+    with _interruptible():
+        run_one(load(config, [*settings, *flags]), out, device, threads)
+
+
+@app.command()
+def bench(
+    config: ConfigFile = None,
+    settings: Settings = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="Where runs are kept; runs/NAME for NAME.toml.")] = None,
+    device: Device = "auto",
+    threads: Threads = 0,
+) -> None:
+    """Compare methods: every method with every target left out and every seed; skips what is done."""
+    from .bench import run_all
+    from .config import load
+
+    folder = out or Path("runs") / (config.stem if config else "bench")
+    with _interruptible():
+        run_all(load(config, settings), folder, device, threads)
+
+
+@app.command()
+def check(config: ConfigFile = None, settings: Settings = []) -> None:  # noqa: B006
+    """Print what would be run, how large it is and what would leave each site, without training."""
+    from .config import load
+    from .plan import plan
+
+    print(plan(load(config, settings)), end="")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or result files.")],
+    select: Annotated[str, typer.Option(help="source-validation, last or oracle.")] = "source-validation",
+    style: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or html.")] = "text",
+    out: Annotated[Path | None, typer.Option(help="A file to write; none: the terminal.")] = None,
+) -> None:
+    """Make a table of methods and unseen domains, or a page, from the results of runs."""
+    from .bench import write_report
+
+    write_report(runs, select, style, out)
+
+
+@app.command("list")
+def list_shelf(
+    shelf: Annotated[str, typer.Argument(help="methods, wrappers, datasets, networks or optimizers.")] = "",
+) -> None:
+    """Print what can be chosen, with options and presets."""
+    from .plan import catalogue
+
+    print(catalogue(shelf), end="")
+
+
+@data.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A dataset, as in styles(size=96).")] = "styles",
+    out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("data.png"),
+) -> None:
+    """Write a picture of a dataset: a row a domain, a few images of each class."""
+    from .data.picture import draw
+    from .experiment import dataset
+
+    domains = dataset(name)
+    draw(domains, out)
+    for domain, (_, labels) in domains.images.items():
+        print(f"{domain}: {len(labels):,} images of {len(domains.classes)} classes")
+    print(f"picture: {out}")

@@ -1,0 +1,115 @@
+"""What a site does: its answer to each kind of request, and the builder for ordinary local training."""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import cached_property, partial, reduce
+from operator import add
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .data.augment import Batch
+from .data.site import Site
+from .nets import read, write
+from .optimizers import Optimizer, plain_sgd
+from .server import Post, Reply, Request
+from .tree import Tree
+
+Handler = Callable[[Site, Tree, Tree], tuple[Tree, Tree]]  # (site, received, private) -> (reply, private)
+
+
+class Client(NamedTuple):
+    """The private state a site starts with, and its answer to each kind of request."""
+
+    init: Callable[[Site], Tree]
+    handlers: Mapping[str, Handler]
+
+
+def enrol(client: Client, site: Site) -> Tree:
+    """A site's two slots at the start: a private state that counts, and none that is pending."""
+    with torch.random.fork_rng(devices=[]):
+        return {"private": client.init(site.reseed(0, "init"))}
+
+
+def answer(client: Client, site: Site, slots: Tree, request: Request, post: Post) -> tuple[Reply, Tree]:
+    """A site's reply to a request, and its two slots afterwards.
+
+    What a site wants to keep is only pending until the server says, with its next request, that it accepted the
+    reply; otherwise it is dropped. So a reply that is lost or refused never leaves site and server out of step.
+    """
+    private, pending = slots["private"], slots.get("pending")
+    if pending and int(pending["ticket"]) == post.accepted.get(site.name):
+        private = pending["private"]
+    with torch.random.fork_rng(devices=[]):  # reseeding is nobody else's business
+        site.reseed(post.round, request.kind)
+        body, kept = client.handlers[request.kind](site, request.body, private)
+    slots = {"private": private, "pending": {"ticket": torch.tensor(post.ticket), "private": kept}}
+    return Reply(site.name, body, site.size), slots
+
+
+class Local:
+    """What a loss term can see while a site trains."""
+
+    def __init__(self, site: Site, received: Tree, private: Tree, optimizer: Optimizer) -> None:
+        self.site, self.received, self.private = site, received, private
+        self.net = write(site.nets["model"], received["model"]).train()
+        self.stepper, self.steps = optimizer(self.net.parameters()), 0
+
+    @cached_property
+    def params(self) -> Tree:
+        """The parameters as they move."""
+        return dict(self.net.named_parameters())
+
+    @property
+    def start(self) -> Tree:
+        """The parameters as they were received."""
+        return self.received["model"]["params"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def guide(self) -> nn.Module:
+        """The received model, frozen."""
+        return write(deepcopy(self.net), self.received["model"]).eval().requires_grad_(False)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate."""
+        return float(self.stepper.param_groups[0]["lr"])
+
+
+Term = Callable[[Local, Batch], Tensor]
+
+
+def nothing(site: Site) -> Tree:
+    """No private state."""
+    return {}
+
+
+def upload(local: Local) -> tuple[Tree, Tree]:
+    """Send the model, keep what was kept."""
+    return {"model": read(local.net)}, local.private
+
+
+def training(
+    *terms: Term,
+    optimizer: Optimizer = plain_sgd,
+    init: Callable[[Site], Tree] = nothing,
+    finish: Callable[[Local], tuple[Tree, Tree]] = upload,
+) -> Client:
+    """A client that minimises the sum of `terms`; `finish` says what it then sends and keeps."""
+
+    def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
+        local = Local(site, received, private, optimizer)
+
+        def backward(batch: Batch) -> Tensor:
+            local.stepper.zero_grad()
+            loss = reduce(add, [term(local, batch) for term in terms])
+            loss.backward()
+            return loss
+
+        for batch in site.batches():
+            local.stepper.step(partial(backward, batch))  # type: ignore[arg-type]
+            local.steps += 1
+        return finish(local)
+
+    return Client(init, {"train": train})

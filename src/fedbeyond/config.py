@@ -1,0 +1,130 @@
+"""What is run: a TOML file as frozen records. An unknown key is an error that names the nearest known one."""
+
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from . import spelling
+from .errors import ConfigError
+from .registry import nearest
+
+
+def _spelling(value: object) -> object:
+    if isinstance(value, dict):
+        value = spelling.from_table(value)
+    return spelling.spell(spelling.parse(value)) if isinstance(value, str) else value
+
+
+Spelling = Annotated[str, BeforeValidator(_spelling)]
+Count = Annotated[int, Field(gt=0)]
+
+
+@dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
+class Train:
+    """How training goes, for whatever method."""
+
+    rounds: Count = 20
+    epochs: Count = 1
+    batch_size: Count = 32
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share of each source domain kept for validation
+    clients_per_round: Count | None = None  # None: all
+    quorum: Count | None = None  # None: all but one, at least two
+
+
+@dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
+class Bench:
+    """A grid of runs."""
+
+    methods: tuple[Spelling, ...] = ()
+    targets: tuple[str, ...] = ()  # none: every domain in turn
+    seeds: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
+class Config:
+    """One run, and the grid that `bench` makes of it."""
+
+    method: Spelling = "fedavg"
+    target: str | None = None  # the domain that takes no part
+    seed: int = 0
+    data: Spelling = "styles"
+    network: Spelling = "convnet"
+    optimizer: Spelling = "sgd(lr=0.05, momentum=0.9, weight_decay=0.0005)"
+    train: Train = Train()
+    plugins: tuple[str, ...] = ()
+    bench: Bench = Bench()
+
+    def identity(self) -> dict[str, Any]:
+        """What makes this run this run, for comparing and for writing down."""
+        return {key: value for key, value in asdict(self).items() if key != "bench"}
+
+
+def load(path: Path | None, settings: Iterable[str] = ()) -> Config:
+    """Read a TOML file (none: all defaults) and apply `key=value` settings to it."""
+    table: dict[str, Any] = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(path.read_text("utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a TOML file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not TOML: {error}") from None
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes key=value, as in --set train.rounds=5; got {setting!r}")
+        _set(table, key.strip(), spelling.read_value(value.strip()))
+    return parse(table, str(path or "--set"))
+
+
+def parse(table: dict[str, Any], source: str = "config") -> Config:
+    """Check a table and make records of it."""
+    _known(table, Config, source)
+    try:
+        return Config(**table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError):
+            raise cause from None
+        place = ".".join(str(step) for step in first["loc"])
+        raise ConfigError(f"{source}: {place} = {first['input']!r} does not fit: {first['msg']}") from None
+
+
+def cells(config: Config, domains: Iterable[str]) -> Iterator[Config]:
+    """The runs of a grid: every method on every target with every seed."""
+    bench = config.bench
+    for seed in bench.seeds:
+        for target in bench.targets or tuple(domains):
+            for method in bench.methods or (config.method,):
+                yield replace(config, method=method, target=target, seed=seed, bench=Bench())
+
+
+def _known(table: dict[str, Any], record: type, source: str, path: str = "") -> None:
+    allowed = {field.name: field for field in fields(record)}
+    for key, value in table.items():
+        if key not in allowed:
+            raise ConfigError(f"{source}: {path}{key} is not known; {nearest(key, allowed)}")
+        inner = allowed[key].default
+        if isinstance(value, dict) and is_dataclass(inner):
+            _known(value, type(inner), source, f"{path}{key}.")
+
+
+def _set(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key, opening a spelling as a table where the path leads into one."""
+    defaults = Config()
+    *path, last = key.split(".")
+    for step in path:
+        inner = table.get(step, getattr(defaults, step, {}) if table is not None else {})
+        if isinstance(inner, str):
+            inner = spelling.to_table(inner)
+        elif not isinstance(inner, dict):
+            inner = {}
+        table[step] = inner
+        table = inner
+    table[last] = value

@@ -1,0 +1,1 @@
+"""Domains, their splits, and what a site sees of them."""

@@ -1,0 +1,69 @@
+"""One client's world: its data, its networks, its random stream. Nothing here is ever sent."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from ..evaluate import measure, pixels
+from ..nets import Networks, write
+from ..tree import Tree
+from .augment import Augment, Batch, plain
+from .samplers import Sampler, shuffled
+
+Split = tuple[Tensor, Tensor]  # images (uint8, or floats that are ready) and labels
+
+
+def derive(*parts: object) -> int:
+    """A seed that depends on what it is for, not on what was drawn before."""
+    key = "/".join(str(part) for part in parts).encode()
+    return int.from_bytes(hashlib.sha256(key).digest()[:7], "big")
+
+
+class Site:
+    """A client as its handlers see it."""
+
+    def __init__(
+        self,
+        name: str,
+        data: Mapping[str, Split],
+        nets: Networks,
+        *,
+        augment: Augment = plain,
+        sampler: Sampler = shuffled,
+        batch_size: int = 32,
+        epochs: int = 1,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        self.name, self.data, self.nets, self.seed, self.device = name, data, nets, seed, device
+        self.augment, self.sampler, self.batch_size, self.epochs = augment, sampler, batch_size, epochs
+        self.rng = torch.Generator()
+
+    @property
+    def size(self) -> int:
+        """How many images it trains on."""
+        return len(self.data["train"][1])
+
+    def reseed(self, round_number: int, kind: str) -> "Site":
+        """Make the randomness of an answer depend on what is asked, not on what was answered before."""
+        seed = derive(self.seed, round_number, self.name, kind)
+        self.rng.manual_seed(seed)
+        torch.manual_seed(seed)  # dropout and the like know no other stream
+        return self
+
+    def batches(self, epochs: int | None = None) -> Iterator[Batch]:
+        """The training images, sampled and augmented."""
+        x, y = self.data["train"]
+        for index in self.sampler(y, epochs or self.epochs, self.batch_size, self.rng):
+            batch = Batch(pixels(x[index].to(self.device)), y[index].to(self.device))
+            yield self.augment(batch, self.rng)
+
+    def measure(self, model: Tree, split: str = "val") -> dict[str, Tensor]:
+        """Loss and accuracy of a model on one of the site's splits."""
+        return measure(write(self.nets["model"], model), self.data[split])
+
+    def loss(self, model: Tree, split: str = "val") -> Tensor:
+        """Mean cross-entropy of a model on one of the site's splits."""
+        return self.measure(model, split)["loss"]

@@ -1,0 +1,21 @@
+"""What can go wrong, told to the person who can mend it: one line each, exit code 2."""
+
+
+class FedbeyondError(Exception):
+    """Anything the user can act upon; the command line prints it without a traceback."""
+
+
+class ConfigError(FedbeyondError):
+    """What was asked for cannot be run as written."""
+
+
+class DataError(FedbeyondError):
+    """The data are not what the run needs."""
+
+
+class FederationError(FedbeyondError):
+    """Too few sites gave an answer that can be used."""
+
+
+class StorageError(FedbeyondError):
+    """A run's folder cannot be read or written."""

@@ -1,0 +1,187 @@
+"""One run from a configuration: data, sites, federation, and the loop that can be stopped at any instant."""
+
+import fcntl
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from . import checkpoint, registry, results
+from .checkpoint import storing
+from .config import Config
+from .data.domains import Domains
+from .data.site import Site, Split, derive
+from .data.splits import leave_one_out
+from .errors import ConfigError, StorageError
+from .evaluate import measure
+from .federation import Simulator, participants, play, start
+from .gate import Gate, Left
+from .method import Method
+from .nets import Networks, Task, read, write
+from .results import RESULTS, TIMES, Line
+from .server import Round
+from .tree import Tree
+
+
+class Experiment(NamedTuple):
+    """Everything a run needs, made from its configuration."""
+
+    config: Config
+    method: Method
+    nets: Networks
+    federation: Simulator
+    gate: Gate
+    test: Split  # the unseen domain
+
+
+@lru_cache(maxsize=2)
+def dataset(spelled: str) -> Domains:
+    """A dataset by its spelling, read once for all the runs of a process."""
+    return registry.make_one("datasets", spelled)  # type: ignore[no-any-return]
+
+
+def prepare(config: Config, device: str = "cpu") -> Experiment:
+    """Put a run together without training anything."""
+    registry.load_plugins(config.plugins)
+    optimizer = registry.make_one("optimizers", config.optimizer)
+    method: Method = registry.build(config.method, optimizer=optimizer)
+    network = registry.make_one("networks", config.network)
+    domains = dataset(config.data)
+    data, test = leave_one_out(domains, config.target, config.train.validation, config.seed)
+    shape = tuple(test[0].shape[1:])
+    nets = networks(method, Task(domains.classes, shape, network), config.seed, device)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"batch_size": config.train.batch_size, "epochs": config.train.epochs}
+    settings |= {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}
+    sites = [Site(name, splits, nets, **settings) for name, splits in data.items()]
+    shared = {name: read(nets[name]) for name in method.shared}
+    gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, config.train.quorum)
+    return Experiment(config, method, nets, Simulator(method.client, sites), gate, test)
+
+
+def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
+    """The method's networks, whose first numbers depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "networks"))
+        return {name: net.to(device) for name, net in method.networks(task).items()}
+
+
+def place(out: Path, config: Config) -> Path:
+    """Where a run lives: out/method/target/seed."""
+    method = re.sub(r"[^\w.+=-]+", "-", config.method).strip("-")
+    return out / method / str(config.target) / f"seed-{config.seed}"
+
+
+def finished(folder: Path) -> bool:
+    """Whether the run that lives there is over."""
+    return (folder / "done").exists()
+
+
+def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
+    """Play the rounds that are not yet played, and yield the line of each; `kill -9` at any instant loses nothing."""
+    config, total = experiment.config, experiment.config.train.rounds
+    with claimed(folder, config):
+        state, first = resume(experiment, folder / "checkpoint.safetensors")
+        for name in (RESULTS, TIMES):
+            results.trim(folder / name, first)
+        best = max((selection(line) for line in lines(folder)), default=-1.0)
+        clients, federation = experiment.federation.clients, experiment.federation
+        for number in range(first, total):
+            began = time.perf_counter()
+            asked = participants(clients, config.train.clients_per_round, config.seed, number)
+            state, minutes = play(
+                experiment.method, state, Round(number, total, asked, clients), federation, experiment.gate
+            )
+            line = describe(experiment, number, state, minutes)
+            results.append(folder / RESULTS, line)  # before the checkpoint: what has none is trimmed and redone
+            results.append(folder / TIMES, {"round": number, "seconds": round(time.perf_counter() - began, 4)})
+            if selection(line) > best:
+                best = selection(line)
+                checkpoint.save(folder / "best.safetensors", state["server"]["model"], round=number)
+            checkpoint.save(
+                folder / "checkpoint.safetensors", {"state": state, "slots": federation.slots}, rounds=number + 1
+            )
+            yield line
+        checkpoint.write(folder / "done", b"")
+
+
+def lines(folder: Path) -> list[Line]:
+    """The lines that a run has written so far."""
+    return list(results.read(folder / RESULTS)) if (folder / RESULTS).exists() else []
+
+
+def resume(experiment: Experiment, path: Path) -> tuple[Tree, int]:
+    """The state to go on from, and the next round's number."""
+    federation = experiment.federation
+    if not path.exists():
+        return start(experiment.method, federation.clients, experiment.nets), 0
+    device = str(next(experiment.nets["model"].parameters()).device)
+    saved, notes = checkpoint.load(path, device)
+    federation.slots = saved["slots"]
+    return saved["state"], int(notes["rounds"])
+
+
+@contextmanager
+def claimed(folder: Path, config: Config) -> Iterator[None]:
+    """The folder, made if need be, ours alone, and holding no other run."""
+    with storing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / "lock", "w")  # noqa: SIM115 (held as long as the run goes on)
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StorageError(f"{folder} is in use by another process; wait for it or choose another --out") from None
+        wanted = json.loads(json.dumps(config.identity()))
+        written = folder / "config.json"
+        if not written.exists():
+            checkpoint.write(written, json.dumps(wanted, indent=1).encode())
+        found = json.loads(written.read_text("utf-8"))
+        if found != wanted:
+            differing = [key for key in wanted if wanted[key] != found.get(key)]
+            told = "; ".join(f"{key} is {found.get(key)} there, {wanted[key]} here" for key in differing)
+            raise ConfigError(f"{folder} holds another run: {told}; choose another --out or delete that folder")
+        yield
+
+
+def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str, Any]) -> Line:
+    """The line of a round: how good the global model is everywhere, and what happened."""
+    config = experiment.config
+    net = write(experiment.nets["model"], state["server"]["model"])
+    scores = {name: {"val": _numbers(net, site.data["val"])} for name, site in experiment.federation.sites.items()}
+    scores[str(config.target)] = {"test": _numbers(net, experiment.test)}
+    return {
+        "method": config.method,
+        "target": config.target,
+        "seed": config.seed,
+        "round": number,
+        "rounds": config.train.rounds,
+        "scores": scores,
+        "weights": minutes["weights"],
+        "aside": minutes["aside"],
+        "left": _ledger(minutes["left"]),
+    }
+
+
+def selection(line: Line) -> float:
+    """Mean accuracy over the source domains' validation images: what a model is chosen by."""
+    found: list[float] = [splits["val"]["accuracy"] for splits in line["scores"].values() if "val" in splits]
+    return sum(found) / len(found)
+
+
+def _numbers(net: torch.nn.Module, split: Split) -> dict[str, float]:
+    return {name: value.item() for name, value in measure(net, split).items()}
+
+
+def _ledger(left: list[Left]) -> dict[str, dict[str, dict[str, int]]]:
+    """Bytes that left, by site, by kind, by name."""
+    book: dict[str, dict[str, dict[str, int]]] = {}
+    for entry in left:
+        names = book.setdefault(entry.client, {}).setdefault(entry.kind, {})
+        names[entry.name] = names.get(entry.name, 0) + entry.bytes
+    return book

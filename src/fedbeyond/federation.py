@@ -1,0 +1,86 @@
+"""The engine: `play` carries one round's conversation, over whoever can carry a request to the clients."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+from .client import Client, answer, enrol
+from .data.site import Site, derive
+from .gate import Failure, Gate
+from .method import Method
+from .nets import Networks, read
+from .server import Post, Reply, Request, Round
+from .tree import Tree
+
+
+class Federation(Protocol):
+    """Carries a request to the clients and brings back what each one asked answered, or why it did not."""
+
+    @property
+    def clients(self) -> tuple[str, ...]: ...
+
+    def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]: ...
+
+
+def start(method: Method, clients: tuple[str, ...], nets: Networks) -> Tree:
+    """The state of a run before its first round."""
+    return {
+        "server": method.server.init({name: read(nets[name]) for name in method.shared}),
+        "weighting": method.weighting.init(clients) if method.weighting else {},
+        "post": {"ticket": torch.tensor(0), "accepted": {}},
+    }
+
+
+def play(method: Method, state: Tree, now: Round, federation: Federation, gate: Gate) -> tuple[Tree, Tree]:
+    """One round: carry each request to the clients, weigh what comes back; the next state, and what happened."""
+    conversation, memory, post = method.server.round(state["server"], now), state["weighting"], state["post"]
+    minutes: dict[str, Any] = {"weights": {}, "aside": [], "left": []}
+    request = next(conversation)
+    while True:
+        accepted = {client: int(ticket) for client, ticket in post["accepted"].items()}
+        answers = federation.ask(request, Post(now.number, int(post["ticket"]), accepted))
+        replies, aside, left = gate.admit(request, answers)
+        if request.kind == "train" and method.weighting:
+            weights, memory = method.weighting.update(replies, memory, now)
+            replies = [r._replace(weight=float(w)) for r, w in zip(replies, weights, strict=True)]
+            total = sum(reply.weight for reply in replies)
+            minutes["weights"] = {reply.client: reply.weight / total for reply in replies}
+        minutes["aside"] += [{"site": f.client, "request": request.kind, "reason": f.reason} for f in aside]
+        minutes["left"] += left
+        fresh = {reply.client: post["ticket"] for reply in replies}
+        post = {"ticket": post["ticket"] + 1, "accepted": post["accepted"] | fresh}
+        try:
+            request = conversation.send(replies)
+        except StopIteration as end:
+            return {"server": end.value, "weighting": memory, "post": post}, minutes
+
+
+def participants(clients: tuple[str, ...], count: int | None, seed: int, number: int) -> tuple[str, ...]:
+    """Who takes part in a round: all, or `count` of them drawn for this round alone."""
+    if not count or count >= len(clients):
+        return clients
+    rng = torch.Generator().manual_seed(derive(seed, number, "participants"))
+    return tuple(sorted(clients[i] for i in torch.randperm(len(clients), generator=rng)[:count].tolist()))
+
+
+class Simulator:
+    """A federation in one process: its sites take turns with the same networks."""
+
+    def __init__(self, client: Client, sites: list[Site]) -> None:
+        self.client, self.sites = client, {site.name: site for site in sorted(sites, key=lambda s: s.name)}
+        self.slots = {name: enrol(client, site) for name, site in self.sites.items()}
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return tuple(self.sites)
+
+    def ask(self, request: Request, post: Post) -> dict[str, Reply | Failure]:
+        return {name: self._answer(name, request, post) for name in request.to}
+
+    def _answer(self, name: str, request: Request, post: Post) -> Reply | Failure:
+        try:
+            reply, self.slots[name] = answer(self.client, self.sites[name], self.slots[name], request, post)
+        except Exception as error:  # a site that fails is a site that does not answer, as over a network
+            return Failure(name, f"{type(error).__name__}: {error}", error)
+        return reply

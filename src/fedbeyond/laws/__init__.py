@@ -1,0 +1,209 @@
+"""The laws that every method and every composition obeys; run them over your own with `check`.
+
+A law takes a function that makes the method, so that a method which remembers something outside its trees is found
+out. It raises `LawBroken`, saying what was broken.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..client import answer
+from ..federation import Federation, Simulator, play, start
+from ..gate import Failure
+from ..method import Method
+from ..methods.fedavg import fedavg
+from ..server import Conversation, Post, Reply, Request, Round, Weighting
+from ..tree import Tree
+from . import toy
+from .faults import FAULTS, Fault, Faulty, Wire, across
+
+Factory = Callable[[], Method]
+Law = Callable[[Factory], None]
+ROUNDS = 3
+
+
+class LawBroken(AssertionError):
+    """A method does what no method may do."""
+
+
+def simulate(
+    method: Method, rounds: int = ROUNDS, federation: Federation | None = None, sizes: dict[str, int] = toy.SIZES
+) -> tuple[Tree, list[dict[str, Any]]]:
+    """A few rounds on the toy sites: the last state, and what happened in each round."""
+    federation = federation or Simulator(method.client, toy.sites(method, sizes))
+    state = start(method, federation.clients, toy.nets(method))
+    gate, minutes = toy.gate(method, sizes), []
+    for number in range(rounds):
+        now = Round(number, rounds, federation.clients, federation.clients)
+        state, happened = play(method, state, now, federation, gate)
+        minutes.append(happened)
+    return state, minutes
+
+
+def simulator(method: Method) -> Simulator:
+    """The toy sites in one process."""
+    return Simulator(method.client, toy.sites(method))
+
+
+def deterministic(make: Factory) -> None:
+    """Two runs with one seed are equal, bit for bit, also when the method is used again."""
+    method = make()
+    first = simulate(method)[0]
+    _equal(first, simulate(method)[0], "a second run of the same method gives other numbers")
+    _equal(first, simulate(make())[0], "a second method made the same way gives other numbers")
+    if not all(bool(torch.isfinite(leaf).all()) for leaf in tree.leaves(first)):
+        raise LawBroken("the state has numbers that are not finite")
+
+
+def storable(make: Factory) -> None:
+    """States are trees that files and wires can carry: flattened and restored they are the same."""
+    method = make()
+    federation = simulator(method)
+    state = simulate(method, federation=federation)[0]
+    for what, one in (("server", state), *federation.slots.items()):
+        _equal(tree.unflatten(tree.flatten(one)), one, f"the state of {what} does not survive flattening")
+
+
+def resumable(make: Factory) -> None:
+    """Stopping, writing, reading and going on equals not stopping."""
+    want = simulate(make())[0]
+    method = make()
+    federation, state = simulator(method), start(method, tuple(toy.SIZES), toy.nets(method))
+    for number in range(ROUNDS):
+        if number == ROUNDS - 1:
+            method, slots = make(), federation.slots
+            federation, state = simulator(method), across(state)
+            federation.slots = {name: across(kept) for name, kept in slots.items()}
+        now = Round(number, ROUNDS, federation.clients, federation.clients)
+        state, _ = play(method, state, now, federation, toy.gate(method))
+    _equal(state, want, "a run that was stopped and resumed gives other numbers")
+
+
+def portable(make: Factory) -> None:
+    """Bytes on a wire, answers in any order: the same numbers as in one process."""
+    want = simulate(make())[0]
+    method = make()
+    got = simulate(method, federation=Wire(simulator(method)))[0]
+    _equal(got, want, "sent as bytes, in another order, the run gives other numbers")
+
+
+def symmetric(make: Factory) -> None:
+    """The order of the clients does not matter, but for rounding."""
+    want = simulate(make())[0]
+    got = simulate(_backwards(make()))[0]
+    _close(got, want, "with replies in the opposite order the run gives other numbers")
+
+
+def pure(make: Factory) -> None:
+    """A handler changes nothing that it was given."""
+    method = make()
+    simulate(method, federation=_Watchful(method.client, toy.sites(method)))
+
+
+def declared(make: Factory) -> None:
+    """What leaves a site is what the method declares, all of it and nothing else."""
+    method = make()
+    minutes = simulate(method)[1]
+    for happened in minutes:
+        for entry in happened["aside"]:
+            raise LawBroken(f"a reply was refused: {entry['reason']}")
+    sent = {(left.request, left.name) for happened in minutes for left in happened["left"]}
+    promised = {(kind, name) for kind, names in method.sends.items() for name in names}
+    if sent != promised:
+        raise LawBroken(f"declared, but never sent: {sorted(promised - sent)}")
+
+
+def fault_tolerant(make: Factory) -> None:
+    """A site that fails, answers late or answers nonsense changes nothing beyond its own absence."""
+    want = _with_fault(make(), "absent")
+    for fault in FAULTS:
+        got = _with_fault(make(), fault)
+        _equal(got, want, f"a site that {fault} in round 1 changes more than its absence would")
+
+
+def alive(make: Factory, against: Sequence[Factory] = ()) -> None:
+    """At its defaults a method differs from FedAvg (a wrapper: from what it wraps)."""
+    ours = simulate(make())[0]["server"]["model"]["params"]
+    for other in against or (fedavg, lambda: fedavg("uniform")):
+        theirs = simulate(other())[0]["server"]["model"]["params"]
+        gap = tree.sub(ours, theirs)
+        if float(tree.dot(gap, gap).sqrt()) <= 1e-5 * float(tree.dot(theirs, theirs).sqrt()):
+            raise LawBroken("after three rounds its model is that of plain averaging: does it do anything?")
+
+
+LAWS: dict[str, Law] = {
+    law.__name__: law
+    for law in (deterministic, storable, resumable, portable, symmetric, pure, declared, fault_tolerant)
+}
+
+
+def check(make: Factory, against: Sequence[Factory] = ()) -> None:
+    """Hold a method to every law; raises `LawBroken` at the first it breaks."""
+    for law in LAWS.values():
+        law(make)
+    alive(make, against)
+
+
+def _equal(got: Tree, want: Tree, complaint: str) -> None:
+    a, b = tree.flatten(got), tree.flatten(want)
+    differing = sorted({*a, *b} - {name for name in a.keys() & b.keys() if torch.equal(a[name], b[name])})
+    if differing:
+        raise LawBroken(f"{complaint} ({', '.join(differing[:3])})")
+
+
+def _close(got: Tree, want: Tree, complaint: str) -> None:
+    def compare(a: Tensor, b: Tensor) -> None:
+        if not torch.allclose(a, b, rtol=1e-3, atol=1e-4):
+            raise LawBroken(complaint)
+
+    tree.map(compare, got, want)
+
+
+def _backwards(method: Method) -> Method:
+    """The same method, its server hearing every reply in the opposite order."""
+
+    def round(state: Tree, now: Round) -> Conversation:
+        conversation = method.server.round(state, now)
+        request = next(conversation)
+        while True:
+            replies = yield request
+            try:
+                request = conversation.send(replies[::-1])
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    def update(replies: list[Reply], memory: Tree, now: Round) -> tuple[list[float], Tree]:
+        assert method.weighting
+        weights, memory = method.weighting.update(replies[::-1], memory, now)
+        return weights[::-1], memory
+
+    weighting = method.weighting and Weighting(method.weighting.init, update)
+    return replace(method, server=method.server._replace(round=round), weighting=weighting)
+
+
+def _with_fault(method: Method, fault: Fault) -> Tree:
+    federation = simulator(method)
+    state = simulate(method, federation=Faulty(federation, "north", 1, fault))[0]
+    return {"state": state, "slots": federation.slots}
+
+
+class _Watchful(Simulator):
+    """A simulator that looks whether a site's handlers keep their hands off what they were given."""
+
+    def ask(self, request: Request, post: Post) -> dict[str, Reply | Failure]:
+        return dict(self._watched(request, post))
+
+    def _watched(self, request: Request, post: Post) -> Iterator[tuple[str, Reply]]:
+        for name in request.to:
+            before = deepcopy({"received": request.body, "private": self.slots[name]})
+            reply, slots = answer(self.client, self.sites[name], self.slots[name], request, post)
+            after = {"received": request.body, "private": self.slots[name]}
+            _equal(after, before, f"the handler of {request.kind!r} changed what it was given")
+            self.slots[name] = slots
+            yield name, reply

@@ -1,0 +1,82 @@
+"""Federations that go wrong on purpose, and one that passes everything through bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+import torch
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
+
+from .. import tree
+from ..federation import Federation, Simulator
+from ..gate import Failure
+from ..server import Post, Reply, Request
+from ..tree import Tree
+
+Fault = Literal["absent", "raises", "stalls", "NaN", "wrong shape", "another name"]
+FAULTS: tuple[Fault, ...] = ("raises", "stalls", "NaN", "wrong shape", "another name")
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """A federation in which one site goes wrong in one round; `absent` is what every fault should amount to."""
+
+    inner: Simulator
+    site: str
+    round: int
+    fault: Fault
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return self.inner.clients
+
+    def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]:
+        if post.round != self.round or self.site not in request.to:
+            return self.inner.ask(request, post)
+        others = request._replace(to=tuple(name for name in request.to if name != self.site))
+        answers = self.inner.ask(others, post)
+        if self.fault == "raises":
+            answers[self.site] = Failure(self.site, "RuntimeError: out of memory")
+        elif self.fault != "absent":  # it trains and wants to keep what it learnt, but its answer is of no use
+            answer = self.inner.ask(request._replace(to=(self.site,)), post)[self.site]
+            answers[self.site] = spoil(answer, self.fault, others.to[0])
+        return answers
+
+
+def spoil(answer: Reply | Failure, fault: Fault, other: str) -> Reply | Failure:
+    """A good answer made useless."""
+    if isinstance(answer, Failure) or fault == "stalls":
+        return Failure(answer.client, "no answer within the deadline")
+    if fault == "another name":
+        return answer._replace(client=other)
+    wrong = {"NaN": lambda leaf: torch.full_like(leaf, torch.nan) if leaf.is_floating_point() else leaf}
+    change = wrong.get(fault, lambda leaf: leaf[None])
+    return answer._replace(body=tree.map(change, answer.body))
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A federation whose requests and replies cross as bytes and arrive in any order."""
+
+    inner: Federation
+    seed: int = 0
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return self.inner.clients
+
+    def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]:
+        order = Random(f"{self.seed}/{post.ticket}").sample(request.to, len(request.to))
+        answers: dict[str, Reply | Failure] = {}
+        for name in order:
+            answer = self.inner.ask(Request(request.kind, across(request.body), (name,)), post)[name]
+            answers[name] = answer if isinstance(answer, Failure) else answer._replace(body=across(answer.body))
+        return answers
+
+
+def across(body: Tree) -> Tree:
+    """A tree as it arrives after a journey as bytes."""
+    flat = {name: leaf.clone().contiguous() for name, leaf in tree.flatten(body).items()}
+    return tree.unflatten(from_bytes(to_bytes(flat)))

@@ -1,0 +1,52 @@
+"""Three tiny sites and a tiny network, so that a law takes a moment."""
+
+import torch
+from torch import nn
+
+from ..data.site import Site, Split
+from ..experiment import networks
+from ..gate import Gate
+from ..method import Method
+from ..nets import Classifier, Networks, Task, read
+
+SIZES = {"east": 20, "north": 28, "west": 36}
+CLASSES = ("red", "green", "blue")
+
+
+def tiny(task: Task) -> Classifier:
+    """One convolution with BatchNorm, so that counters and running means are there too."""
+    body = nn.Sequential(nn.Conv2d(task.shape[0], 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+    return Classifier(body, 4, len(task.classes))
+
+
+TASK = Task(CLASSES, (3, 6, 6), tiny)
+
+
+def domains(sizes: dict[str, int] = SIZES) -> dict[str, dict[str, Split]]:
+    """Images whose colour is their class, darker at one site than at another."""
+    rng = torch.Generator().manual_seed(1)
+    data = {}
+    for shade, (name, size) in enumerate(sizes.items()):
+        y = torch.randint(len(CLASSES), (size + 8,), generator=rng)
+        x = torch.rand(size + 8, 3, 6, 6, generator=rng) * 0.3 + 0.1 * shade
+        x[torch.arange(len(y)), y] += 0.7
+        data[name] = {"train": (x[:size], y[:size]), "val": (x[size:], y[size:])}
+    return data
+
+
+def nets(method: Method) -> Networks:
+    """The method's networks on the toy task."""
+    return networks(method, TASK, 0, "cpu")
+
+
+def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1) -> list[Site]:
+    """The toy sites, as the method samples and augments them."""
+    shared = nets(method)
+    settings = {"augment": method.augment, "sampler": method.sampler, "batch_size": 8, "epochs": epochs}
+    return [Site(name, data, shared, **settings) for name, data in domains(sizes).items()]  # type: ignore[arg-type]
+
+
+def gate(method: Method, sizes: dict[str, int] = SIZES) -> Gate:
+    """The gate before the toy sites."""
+    shared = nets(method)
+    return Gate(method.sends, {name: read(shared[name]) for name in method.shared}, sizes)

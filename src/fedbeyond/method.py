@@ -1,0 +1,61 @@
+"""The record that a method is, and the declaration of what leaves a site under it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from .client import Client
+from .data.augment import Augment, plain
+from .data.samplers import Sampler, shuffled
+from .nets import Networks, Task, classifier
+from .server import Server, Weighting, by_size
+from .tree import Tree
+
+Kind = Literal["parameters", "statistics", "scalars", "data-derived"]
+
+
+class Sent(NamedTuple):
+    """One named thing that leaves a site: what kind it is, and what it looks like.
+
+    `like` makes an example of it from the trees of the shared networks and the body of the request.
+    """
+
+    kind: Kind
+    like: Callable[[Tree, Tree], Any]
+
+
+def parameters(*path: str) -> Sent:
+    """Something shaped as a network (`"model"`) or a part of one (`"model", "params"`)."""
+
+    def like(nets: Tree, body: Tree) -> Any:
+        for key in path:
+            nets = nets[key]
+        return nets
+
+    return Sent("parameters", like)
+
+
+scalar = Sent("scalars", lambda nets, body: torch.zeros(()))
+
+Sends = Mapping[str, Mapping[str, Sent]]  # kind of request -> name -> what leaves
+
+
+def also(sends: Sends, kind: str, **more: Sent) -> Sends:
+    """The same declaration with `more` leaving in the answer to `kind`."""
+    return {**sends, kind: {**sends.get(kind, {}), **more}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A method of federated domain generalization."""
+
+    client: Client
+    server: Server
+    weighting: Weighting | None = by_size  # None: the server weighs for itself
+    sends: Sends = field(default_factory=lambda: {"train": {"model": parameters("model")}})
+    networks: Callable[[Task], Networks] = classifier
+    shared: tuple[str, ...] = ("model",)  # the networks the server holds
+    augment: Augment = plain
+    sampler: Sampler = shuffled

@@ -1,0 +1,44 @@
+"""Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization.
+
+Wang, Liu, Liang, Joshi, Poor; NeurIPS 2020; https://arxiv.org/abs/2007.07481
+
+A site that takes more steps pulls the mean further towards its own optimum. Each site therefore says how far its
+steps reach (a_i), and the server takes the mean of drifts per unit of reach, times the mean reach:
+w + tau_eff * sum p_i (w_i - w) / a_i.
+"""
+
+import torch
+
+from .. import tree
+from ..client import Local, training
+from ..losses import cross_entropy, proximal
+from ..method import Method, parameters, scalar
+from ..nets import read
+from ..optimizers import Optimizer, plain_sgd, reach
+from ..server import Conversation, Request, Round, Server, mean
+from ..tree import Tree
+
+PRESETS: dict[str, Tree] = {"paper": {}, "official": {}}
+
+
+def fednova(mu: float = 0.0, optimizer: Optimizer = plain_sgd) -> Method:
+    """Averaging of drifts per step, so that sites with more steps do not count more; `mu` adds a proximal term."""
+
+    def count(local: Local) -> tuple[Tree, Tree]:
+        reached, steps = reach(local.stepper, local.steps, pull=mu), float(local.steps)
+        # tau_eff: the mean of a_i; with a proximal term, of the steps themselves
+        counts = {"reach": torch.tensor(reached), "pace": torch.tensor(steps if mu else reached)}
+        return {"model": read(local.net)} | counts, local.private
+
+    terms = (cross_entropy(), proximal(mu)) if mu else (cross_entropy(),)
+    sends = {"train": {"model": parameters("model"), "reach": scalar, "pace": scalar}}
+    client = training(*terms, optimizer=optimizer, finish=count)
+    return Method(client=client, server=Server(lambda nets: nets, round), sends=sends)
+
+
+def round(state: Tree, now: Round) -> Conversation:
+    replies = yield Request("train", state, now.clients)
+    pace, start = mean(replies, "pace"), state["model"]["params"]
+    drifts = [tree.scale(pace / r.body["reach"], tree.sub(r.body["model"]["params"], start)) for r in replies]
+    drift = tree.mean(drifts, [r.weight for r in replies])
+    return {"model": mean(replies, "model") | {"params": tree.add(start, drift)}}

@@ -1,0 +1,31 @@
+"""Federated Domain Generalization with Label Smoothing and Balanced Decentralized Training.
+
+Soltany, Pourpanah, Molahasani, Greenspan, Etemad; 2024.
+
+Each site smooths its labels, so that it is not over-confident on its own domain, and
+trains on the same number of batches a round whatever it holds, so that no domain counts more; the mean is uniform.
+"""
+
+from ..client import training
+from ..data.samplers import balanced, shuffled
+from ..losses import cross_entropy
+from ..method import Method
+from ..optimizers import Optimizer, plain_sgd
+from ..server import averaging, uniform
+
+PRESETS = {
+    "paper": {"smoothing": 0.1, "budget": 30},
+    "official": {"smoothing": 0.01, "budget": 45, "fresh": False},
+}
+
+
+def fedsb(
+    smoothing: float = 0.1, budget: int | None = 30, fresh: bool = True, optimizer: Optimizer = plain_sgd
+) -> Method:
+    """Smoothed labels, and `budget` batches a round at every site (none: all it has)."""
+    return Method(
+        client=training(cross_entropy(smoothing), optimizer=optimizer),  # Eqs. 1-3
+        sampler=balanced(budget, fresh) if budget else shuffled,
+        server=averaging,
+        weighting=uniform,  # Eq. 8
+    )

@@ -1,0 +1,56 @@
+"""SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh; ICML 2020; https://arxiv.org/abs/1910.06378
+
+A control variate c_i remembers where a site's gradients point, c where all do; each step follows g - c_i + c.
+Option II:  c_i+ = c_i - c + (w - w_i) / (a_i * lr),   c += |S|/N * mean(c_i+ - c_i).
+"""
+
+from torch import Tensor
+
+from .. import tree
+from ..client import Local, training
+from ..data.augment import Batch
+from ..data.site import Site
+from ..losses import cross_entropy
+from ..method import Method, parameters
+from ..nets import read
+from ..optimizers import Optimizer, plain_sgd, reach
+from ..server import Conversation, Request, Round, Server, mean, uniform
+from ..tree import Tree
+
+PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code
+
+
+def scaffold(optimizer: Optimizer = plain_sgd) -> Method:
+    """Two control variates, one kept at the site, one shared, against the drift of local training."""
+    client = training(cross_entropy(), correction, optimizer=optimizer, init=no_control, finish=new_control)
+    sends = {"train": {"model": parameters("model"), "control": parameters("model", "params")}}
+    return Method(client=client, server=Server(with_control, round), weighting=uniform, sends=sends)
+
+
+def no_control(site: Site) -> Tree:
+    return {"control": tree.zeros(read(site.nets["model"])["params"])}
+
+
+def with_control(nets: Tree) -> Tree:
+    return nets | {"control": tree.zeros(nets["model"]["params"])}
+
+
+def correction(local: Local, batch: Batch) -> Tensor:  # a linear term: its gradient is c - c_i
+    shift = tree.sub(local.received["control"], local.private["control"])
+    return tree.dot(shift, local.params)
+
+
+def new_control(local: Local) -> tuple[Tree, Tree]:  # option II; with momentum, a_i instead of the steps
+    model, old = read(local.net), local.private["control"]
+    travelled = reach(local.stepper, local.steps) * local.rate
+    slope = tree.scale(1 / travelled, tree.sub(local.start, model["params"]))
+    control = tree.add(tree.sub(old, local.received["control"]), slope)
+    return {"model": model, "control": tree.sub(control, old)}, {"control": control}
+
+
+def round(state: Tree, now: Round) -> Conversation:
+    replies = yield Request("train", state, now.clients)
+    change = tree.scale(len(replies) / len(now.enrolled), mean(replies, "control"))
+    return {"model": mean(replies, "model"), "control": tree.add(state["control"], change)}

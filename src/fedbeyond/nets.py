@@ -1,0 +1,81 @@
+"""Networks as features and a head, and the two functions that turn a network into a tree and back."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .tree import Tree
+
+
+class Task(NamedTuple):
+    """What is to be learnt, and with which kind of classifier."""
+
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]  # channels, height, width
+    network: Callable[["Task"], "Classifier"]
+
+
+Networks = dict[str, nn.Module]
+
+
+class Classifier(nn.Module):
+    """A body that turns images into feature maps, and a linear head on their average."""
+
+    def __init__(self, body: nn.Module, width: int, classes: int) -> None:
+        super().__init__()
+        self.body, self.head = body, nn.Linear(width, classes)
+
+    def maps(self, x: Tensor) -> Tensor:
+        """The last feature maps, for methods that ask where the network looks."""
+        return self.body(x)  # type: ignore[no-any-return]
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the head sees."""
+        return self.maps(x).mean((2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))  # type: ignore[no-any-return]
+
+
+def convnet(width: int = 16) -> Callable[[Task], Classifier]:
+    """Four 3x3 convolutions with BatchNorm: small enough for a laptop, deep enough to tell methods apart."""
+
+    def build(task: Task) -> Classifier:
+        channels = (task.shape[0], width, 2 * width, 4 * width, 4 * width)
+        body = nn.Sequential()
+        for depth, (wide, wider) in enumerate(pairwise(channels)):
+            body.append(nn.Conv2d(wide, wider, 3, padding=1, bias=False))
+            body.append(nn.BatchNorm2d(wider))
+            body.append(nn.ReLU(inplace=True))
+            if depth < 3:
+                body.append(nn.MaxPool2d(2, ceil_mode=True))
+        return Classifier(body, channels[-1], len(task.classes))
+
+    return build
+
+
+def classifier(task: Task) -> Networks:
+    """What most methods need: one classifier."""
+    return {"model": task.network(task)}
+
+
+def read(net: nn.Module) -> Tree:
+    """A copy of a network's numbers: what is learnt apart from what is counted."""
+    return {
+        "params": {name: param.detach().clone() for name, param in net.named_parameters()},
+        "buffers": {name: buffer.detach().clone() for name, buffer in net.named_buffers()},
+    }
+
+
+@torch.no_grad()
+def write(net: nn.Module, state: Tree) -> nn.Module:
+    """Copy the numbers of `state` into a network of the same shape; returns the network."""
+    for kind, own in (("params", dict(net.named_parameters())), ("buffers", dict(net.named_buffers()))):
+        if own.keys() != state[kind].keys():
+            raise ValueError(f"the network's {kind} differ from the tree's: {own.keys() ^ state[kind].keys()}")
+        if own:
+            torch._foreach_copy_(list(own.values()), [state[kind][name] for name in own])
+    return net

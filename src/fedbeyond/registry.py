@@ -1,0 +1,129 @@
+"""Names for what can be chosen: methods, wrappers, datasets, networks, optimizers; ours and those of plugins."""
+
+import difflib
+import inspect
+import runpy
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from .errors import ConfigError
+from .spelling import Part, parse
+
+Factory = Callable[..., Any]
+
+# shelf -> name -> "module:function" (imported when asked for), or the function itself
+SHELVES: dict[str, dict[str, str | Factory]] = {
+    "methods": {
+        "fedavg": "fedbeyond.methods.fedavg:fedavg",
+        "fedprox": "fedbeyond.methods.fedprox:fedprox",
+        "fedsb": "fedbeyond.methods.fedsb:fedsb",
+        "scaffold": "fedbeyond.methods.scaffold:scaffold",
+        "fednova": "fedbeyond.methods.fednova:fednova",
+    },
+    "wrappers": {"ga": "fedbeyond.methods.ga:ga"},
+    "datasets": {"styles": "fedbeyond.data.builtin:styles", "folder": "fedbeyond.data.domains:folder"},
+    "networks": {"convnet": "fedbeyond.nets:convnet"},
+    "optimizers": {"sgd": "fedbeyond.optimizers:sgd", "adam": "fedbeyond.optimizers:adam"},
+}
+
+
+def register(shelf: str, name: str, factory: Factory) -> None:
+    """Put a factory of your own on a shelf, under a name nobody has taken."""
+    if known(shelf).get(name, factory) is not factory:
+        raise ConfigError(f"{shelf} already has a {name!r}; choose another name")
+    SHELVES[shelf][name] = factory
+
+
+def known(shelf: str) -> Mapping[str, str | Factory]:
+    """Everything on a shelf: what comes with fedbeyond, what was registered, what installed packages offer."""
+    plugins = {point.name: point.value for point in entry_points(group=f"fedbeyond.{shelf}")}
+    return {**plugins, **SHELVES[shelf]}
+
+
+def find(shelf: str, name: str) -> Factory:
+    """The factory of that name, or an error that names the nearest."""
+    factory = known(shelf).get(name)
+    if factory is None:
+        raise ConfigError(f"{shelf[:-1]} {name!r} is not known; {nearest(name, known(shelf))} (fedbeyond list {shelf})")
+    if isinstance(factory, str):
+        module, _, attribute = factory.partition(":")
+        factory = getattr(import_module(module), attribute)
+    assert callable(factory)
+    return factory
+
+
+def presets(factory: Factory) -> dict[str, dict[str, Any]]:
+    """A factory's named sets of options; `default` is what its signature says."""
+    return {"default": {}, **getattr(sys.modules.get(factory.__module__), "PRESETS", {})}
+
+
+def options(factory: Factory) -> dict[str, inspect.Parameter]:
+    """What can be set on a factory: its parameters with a default, but for what the run provides."""
+    parameters = inspect.signature(factory).parameters
+    return {n: p for n, p in parameters.items() if p.default is not p.empty and n != "optimizer"}
+
+
+def make(shelf: str, part: Part, *given: Any, **provided: Any) -> Any:
+    """Call the factory that `part` names with its preset, its options and what the run provides."""
+    import pydantic
+
+    factory = find(shelf, part.name)
+    sets = presets(factory)
+    if part.preset not in sets:
+        raise ConfigError(f"{part.name!r} has no preset {part.preset!r}; it has {', '.join(sets)}")
+    settable = options(factory)
+    for key in part.options:
+        if key not in settable:
+            has = ", ".join(f"{n}={p.default}" for n, p in settable.items()) or "none"
+            raise ConfigError(f"{part.name!r} has no option {key!r}; {nearest(key, settable)} (its options: {has})")
+    accepted = {k: v for k, v in provided.items() if k in inspect.signature(factory).parameters}
+    checked = pydantic.validate_call(config={"arbitrary_types_allowed": True})(factory)
+    try:
+        return checked(*given, **{**sets[part.preset], **part.options, **accepted})
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(step) for step in first["loc"])
+        raise ConfigError(f"{part.name}: {place}={first['input']!r} does not fit: {first['msg']}") from None
+
+
+def make_one(shelf: str, text: str, **provided: Any) -> Any:
+    """Make a part that stands alone: a dataset, a network, an optimizer."""
+    part, *others = parse(text)
+    if others:
+        raise ConfigError(f"{text!r}: only methods can be joined with '+'")
+    return make(shelf, part, **provided)
+
+
+def build(text: str, **provided: Any) -> Any:
+    """The method that a spelling names: the first part, wrapped in each of the others in turn."""
+    first, *others = parse(text)
+    if first.name in known("wrappers"):
+        raise ConfigError(f"{first.name!r} goes on top of a method: spell it as fedavg+{first.name}")
+    method = make("methods", first, **provided)
+    for part in others:
+        if part.name in known("methods"):
+            raise ConfigError(f"{text!r}: {part.name!r} is a method of its own; one method, then wrappers")
+        method = make("wrappers", part, method)
+    return method
+
+
+def load_plugins(plugins: Iterable[str]) -> None:
+    """Run files or import modules that register what they bring."""
+    for plugin in plugins:
+        if not plugin.endswith(".py"):
+            import_module(plugin)
+        elif not Path(plugin).is_file():
+            raise ConfigError(f"plugin {plugin} is not a file; give a path to a .py file or the name of a module")
+        else:
+            runpy.run_path(plugin)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint at what was probably meant."""
+    names = sorted(names)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"

@@ -1,0 +1,80 @@
+"""What a server says and hears: requests, replies, one round as a conversation, and how replies are weighed."""
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple
+
+from . import tree
+from .tree import Tree
+
+
+class Request(NamedTuple):
+    """One body for all that it is sent to."""
+
+    kind: str  # which handler answers: "train", or a phase of the method's own
+    body: Tree
+    to: tuple[str, ...]
+
+
+class Reply(NamedTuple):
+    """What one client answered."""
+
+    client: str
+    body: Tree
+    weight: float  # how much it counts in a mean; its number of training images until it is weighed
+
+
+class Round(NamedTuple):
+    """Where we are in a run."""
+
+    number: int  # from 0
+    total: int
+    clients: tuple[str, ...]  # who takes part in this round
+    enrolled: tuple[str, ...]  # who could
+
+
+class Post(NamedTuple):
+    """What goes with a request: which exchange of the run it is, and whose earlier answers were accepted."""
+
+    round: int
+    ticket: int
+    accepted: Mapping[str, int]  # client -> the ticket of its last accepted reply
+
+
+Conversation = Generator[Request, list[Reply], Tree]
+
+
+class Server(NamedTuple):
+    """The state a server starts with, and one round: yields requests, is sent replies, returns the next state."""
+
+    init: Callable[[Tree], Tree]
+    round: Callable[[Tree, Round], Conversation]
+
+
+class Weighting(NamedTuple):
+    """How much each training reply counts, and what to remember of it."""
+
+    init: Callable[[tuple[str, ...]], Tree]
+    update: Callable[[list[Reply], Tree, Round], tuple[list[float], Tree]]
+
+
+def forgetful(weigh: Callable[[Reply], float]) -> Weighting:
+    """A weighting that looks at each reply alone and remembers nothing."""
+    return Weighting(lambda clients: {}, lambda replies, memory, now: ([weigh(r) for r in replies], memory))
+
+
+by_size = forgetful(lambda reply: reply.weight)
+uniform = forgetful(lambda reply: 1.0)
+
+
+def mean(replies: list[Reply], key: str) -> Any:
+    """The weighted mean of what the replies hold under `key`."""
+    return tree.mean([reply.body[key] for reply in replies], [reply.weight for reply in replies])
+
+
+def average(state: Tree, now: Round) -> Conversation:
+    """Send everything, train, take the mean of everything."""
+    replies = yield Request("train", state, now.clients)
+    return {name: mean(replies, name) for name in state}
+
+
+averaging = Server(init=lambda nets: nets, round=average)
