@@ -66,8 +66,8 @@ class Gate:
         ledger: list[Left] = []
         for client in sorted({*request.to, *answers}):
             answer = answers.get(client, Failure(client, "did not answer"))
-            if isinstance(answer, Failure):
-                aside.append(answer)
+            if not isinstance(answer, Reply):
+                aside.append(answer if isinstance(answer, Failure) else Failure(client, "sent no reply"))
                 continue
             ledger += self._entries(client, request.kind, answer)
             reason = self._complaint(client, answer, request, example)

@@ -28,7 +28,7 @@ class Part(NamedTuple):
 CIRCLE: Points = np.exp(1j * np.linspace(0, 2 * pi, 18, endpoint=False))
 CAP: Points = np.exp(1j * np.linspace(pi / 2, -pi / 2, 5))
 T = np.linspace(0, 1, 7)
-BEND = np.stack([(1 - T) ** 2, 2 * T * (1 - T), T**2])
+BLEND = {2: np.array([[1, 0.5, 0], [0, 0.5, 1]]), 3: np.stack([(1 - T) ** 2, 2 * T * (1 - T), T**2])}
 
 
 def oval(centre: complex, wide: float, high: float, turn: float = 0.0) -> Points:
@@ -44,9 +44,8 @@ def poly(*corners: complex) -> Points:
 
 
 def tube(path: Sequence[complex], *radii: float) -> Points:
-    """A limb: the path (two points, or three that are bent into a curve), thickened, with round ends."""
-    line = np.dot(path, BEND) if len(path) == 3 else path[0] + (path[1] - path[0]) * T[::3]
-    radius = np.interp(np.linspace(0, len(radii) - 1, len(line)), range(len(radii)), radii)
+    """A limb: a path of two points, or of three that are bent into a curve, with a radius at each."""
+    line, radius = np.dot(path, BLEND[len(path)]), np.dot(radii, BLEND[len(path)])
     steps = line[1:] - line[:-1]
     heading = np.concatenate([steps[:1], steps[1:] + steps[:-1], steps[-1:]])
     heading /= np.abs(heading) + 1e-9
@@ -294,7 +293,7 @@ def scene(rng: Generator) -> list[Part]:
             parts.append(Part(-8, "leaf", oval(foot, tall * 0.5, tall * 0.35)))
         else:
             parts.append(Part(-8, "wood", foot + box(-tall * 0.3, -tall * 0.5, tall * 0.3, 0)))
-    return parts
+    return sorted(parts, key=lambda part: part.layer)
 
 
 DRAWINGS: dict[str, Callable[[Generator], list[Part]]] = {

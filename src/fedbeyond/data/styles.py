@@ -20,10 +20,12 @@ from fedbeyond.data.shapes import DRAWINGS, Part, scene
 CLASSES: tuple[str, ...] = tuple(DRAWINGS)
 DOMAINS: dict[str, int] = {"photo": 418, "painting": 512, "cartoon": 586, "sketch": 982}
 
-Pixels = NDArray[np.float32]
-Palette = dict[str, NDArray[np.float32]]
+Pixels = NDArray[np.floating]
+Colour = tuple[int, int, int]
+Tones = dict[str, Colour]
 
 FINE = 3  # pictures are drawn this many times larger, then averaged down, for smooth edges
+TONES = ("main", "second", "light", "extra", "sky", "ground", "hill", "cloud", "leaf", "wood", "shade", "ink")
 
 # The colours that things have, as "main second light extra"; one line is picked for each image.
 COATS: dict[str, tuple[str, ...]] = {
@@ -38,109 +40,116 @@ COATS: dict[str, tuple[str, ...]] = {
 SCENES: tuple[str, ...] = ("9cc0e4 789050 6c8468 e8eef4 3c6030 6c5038", "d0c8bc a89070 b8a898 e0dcd4 7c8868 886848")
 
 
-def colour(code: str) -> NDArray[np.float32]:
-    return np.array([int(code[i : i + 2], 16) for i in (0, 2, 4)], dtype=np.float32)
+def colours(line: str) -> Pixels:
+    return np.array([[int(code[i : i + 2], 16) for i in (0, 2, 4)] for code in line.split()], dtype=float)
 
 
-COAT = {name: [[colour(code) for code in line.split()] for line in lines] for name, lines in COATS.items()}
-BEHIND = ("sky", "ground", "hill", "cloud", "leaf", "wood")
-SCENE = [[colour(code) for code in line.split()] for line in SCENES]
+COAT = {name: [colours(line) for line in lines] for name, lines in COATS.items()}
+SCENE = [colours(line) for line in SCENES]
 
 
-def palette(rng: Generator, name: str, spread: float, pale: float) -> Palette:
-    """A natural colour for every tone, moved at random by about `spread`; the scene's fade to white by `pale`."""
-    coats = COAT[name]
-    tones: Palette = dict(zip(("main", "second", "light", "extra"), coats[rng.integers(len(coats))], strict=True))
-    back = SCENE[rng.integers(len(SCENE))]
-    tones |= {tone: value + (255 - value) * pale for tone, value in zip(BEHIND, back, strict=True)}
-    tones = {tone: value + rng.normal(0, spread, 3) for tone, value in tones.items()}
-    return tones | {"shade": tones["main"] * 0.72, "ink": np.full(3, 24.0)}
+def palette(rng: Generator, name: str, spread: float, pale: float) -> Pixels:
+    """A colour for each of TONES, moved at random by about `spread`; those of the scene fade by `pale`."""
+    coat, back = COAT[name][rng.integers(len(COAT[name]))], SCENE[rng.integers(len(SCENE))]
+    tones = np.concatenate([coat, back + (255 - back) * pale])
+    tones += rng.normal(0, spread, tones.shape)
+    return np.concatenate([tones, tones[:1] * 0.72, np.full((1, 3), 24.0)])
 
 
-def saturate(tones: Palette, amount: float) -> Palette:
-    return {tone: value.mean() + (value - value.mean()) * amount for tone, value in tones.items()}
+def saturate(tones: Pixels, amount: float) -> Pixels:
+    grey = tones.mean(axis=1, keepdims=True)
+    return grey + (tones - grey) * amount
 
 
-def place(rng: Generator, parts: list[Part]) -> list[Part]:
-    """The drawing mirrored or not, tilted, scaled and put somewhere inside the unit square."""
-    spin = np.exp(1j * rng.uniform(-0.1, 0.1))
-    points = np.concatenate([part.edge for part in parts]) * spin
-    low = complex(points.real.min(), points.imag.min())
-    high = complex(points.real.max(), points.imag.max())
-    reach = max((high - low).real, (high - low).imag)
-    scale = rng.uniform(0.74, 0.96) / reach
-    room = np.maximum(1 - scale * np.array([(high - low).real, (high - low).imag]), 0) * 0.5
-    centre = 0.5 + 0.5j + complex(*(rng.uniform(-0.8, 0.8, 2) * room))
-    flip = -1 if rng.random() < 0.5 else 1
-    moved = []
-    for part in parts:
-        edge = (part.edge * spin - (low + high) / 2) * scale
-        moved.append(part._replace(edge=centre + flip * edge.real + 1j * edge.imag))
+def solid(tones: Pixels) -> Tones:
+    return {tone: (r, g, b) for tone, (r, g, b) in zip(TONES, tones.clip(0, 255).astype(int).tolist(), strict=True)}
+
+
+def place(rng: Generator, parts: list[Part], loose: float) -> list[Part]:
+    """The drawing tilted, mirrored or not, stretched by up to `loose`, and put inside the unit square."""
+    points = np.concatenate([part.edge for part in parts]) * np.exp(1j * rng.uniform(-0.1, 0.1))
+    points = points.real * (1 + rng.uniform(-loose, loose)) + 1j * points.imag
+    if rng.random() < 0.5:
+        points = -points.conj()
+    pairs = points.view(np.float64).reshape(-1, 2)
+    low, high = pairs.min(axis=0), pairs.max(axis=0)
+    scale = rng.uniform(0.74, 0.96) / (high - low).max()
+    room = (1 - scale * (high - low)) * rng.uniform(-0.4, 0.4, 2)
+    points = points * scale + complex(*(0.5 + room - scale * (low + high) / 2))
+    ends = np.cumsum([len(part.edge) for part in parts]).tolist()
+    moved = [part._replace(edge=points[end - len(part.edge) : end]) for part, end in zip(parts, ends, strict=True)]
     return sorted(moved, key=lambda part: part.layer)
 
 
-def rgb(value: NDArray[np.float32]) -> tuple[int, ...]:
-    return tuple(int(min(max(v, 0), 255)) for v in value)
+def blank(size: int, paint: Colour) -> Image.Image:
+    return Image.new("RGB", (size * FINE, size * FINE), paint)
+
+
+def reduced(canvas: Image.Image) -> Pixels:
+    return np.asarray(canvas.reduce(FINE), dtype=np.float64)
 
 
 def corners(part: Part, side: int) -> list[float]:
-    return (part.edge * side).view(np.float64).tolist()  # type: ignore[no-any-return]
+    corner_list: list[float] = (part.edge * side).view(np.float64).tolist()
+    return corner_list
 
 
-def fill(canvas: Image.Image, parts: Sequence[Part], tones: Palette) -> None:
+def fill(canvas: Image.Image, parts: Sequence[Part], tones: Tones) -> None:
     pen = ImageDraw.Draw(canvas)
     for part in parts:
-        pen.polygon(corners(part, canvas.width), fill=rgb(tones[part.tone]))
+        pen.polygon(corners(part, canvas.width), fill=tones[part.tone])
 
 
-def ink(canvas: Image.Image, parts: Sequence[Part], tones: Palette, line: tuple[int, ...], width: float) -> None:
+def ink(canvas: Image.Image, parts: Sequence[Part], tones: Tones, line: Colour, width: float) -> None:
     """Fill the parts and draw a line round each layer: all its outlines first, so that fills hide inner ones."""
     pen = ImageDraw.Draw(canvas)
     thick = max(1, round(width * canvas.width))
     for _, layer in groupby(parts, key=lambda part: part.layer):
-        group = [(part, corners(part, canvas.width)) for part in layer]
-        for part, points in group:
-            if part.tone != "ink":
+        group = [(part.tone, corners(part, canvas.width)) for part in layer]
+        for tone, points in group:
+            if tone != "ink":
                 pen.line(points + points[:4], fill=line, width=thick)
-        for part, points in group:
-            pen.polygon(points, fill=rgb(tones[part.tone]))
+        for tone, points in group:
+            pen.polygon(points, fill=tones[tone])
 
 
-def reduced(canvas: Image.Image) -> Pixels:
-    return np.asarray(canvas.reduce(FINE), dtype=np.float32)
+def stencil(parts: Sequence[Part], side: int) -> Image.Image:
+    """White where the thing is, black elsewhere."""
+    mask = Image.new("L", (side, side))
+    pen = ImageDraw.Draw(mask)
+    for part in parts:
+        pen.polygon(corners(part, side), fill=255)
+    return mask
 
 
 def clouds(rng: Generator, size: int, cells: int) -> Pixels:
     """Smooth noise of about unit height, `cells` bumps across."""
-    rough = Image.fromarray(rng.standard_normal((cells, cells)).astype(np.float32))
+    rough = Image.fromarray(rng.standard_normal((cells, cells), dtype=np.float32))
     return np.asarray(rough.resize((size, size), Image.Resampling.BICUBIC))[:, :, None]
 
 
-def photo(rng: Generator, name: str, parts: list[Part], back: list[Part], size: int) -> Pixels:
-    tones = palette(rng, name, 10, 0.4)
-    canvas = Image.new("RGB", (size * FINE, size * FINE), rgb(tones["sky"]))
+def photo(rng: Generator, name: str, size: int) -> Pixels:
+    parts, back = place(rng, DRAWINGS[name](rng), 0.05), scene(rng)
+    tones = solid(palette(rng, name, 10, 0.45))
+    canvas = blank(size, tones["sky"])
     fill(canvas, back, tones)
     canvas = canvas.filter(ImageFilter.GaussianBlur(canvas.width * rng.uniform(0.01, 0.03)))
     fill(canvas, parts, tones)
-    stencil = Image.new("L", canvas.size, 0)
-    pen = ImageDraw.Draw(stencil)
-    for part in parts:
-        pen.polygon(corners(part, stencil.width), fill=255)
-    mask = reduced(stencil)[:, :, None] / 255
-    form = reduced(stencil.filter(ImageFilter.BoxBlur(stencil.width * 0.04))) / 255
-    down, across = np.gradient(form)
+    shape = stencil(parts, canvas.width)
+    mask = reduced(shape)[:, :, None] / 255
+    down, across = np.gradient(reduced(shape.filter(ImageFilter.BoxBlur(canvas.width * 0.04))) / 255)
     angle = rng.uniform(-0.8, 0.8)
     light = (np.cos(angle) * down + np.sin(angle) * across)[:, :, None] * size / 32
-    fur = mask * (1.8 * light + 0.10 * clouds(rng, size, 24)) + (1 - mask) * 0.07 * clouds(rng, size, 9)
-    day = rng.uniform(0.85, 1.15) * (1 + 0.12 * rng.normal() * np.linspace(-1, 1, size)[None, :, None])
-    cast = rng.normal(1, 0.04, 3)
-    picture = reduced(canvas) * (1 + fur) * day * cast
+    surface = mask * (1.8 * light + 0.09 * clouds(rng, size, 24)) + (1 - mask) * 0.06 * clouds(rng, size, 9)
+    day = rng.uniform(0.9, 1.15) * (1 + 0.12 * rng.normal() * np.linspace(-1, 1, size)[None, :, None])
+    picture = reduced(canvas) * (1 + surface) * day * rng.normal(1, 0.04, 3)
     return picture + rng.normal(0, 5, picture.shape)
 
 
-def painting(rng: Generator, name: str, parts: list[Part], back: list[Part], size: int) -> Pixels:
-    tones = saturate(palette(rng, name, 15, 0.45), rng.uniform(0.9, 1.5))
-    canvas = Image.new("RGB", (size * FINE, size * FINE), rgb(tones["sky"]))
+def painting(rng: Generator, name: str, size: int) -> Pixels:
+    parts, back = place(rng, DRAWINGS[name](rng), 0.1), scene(rng)
+    tones = solid(saturate(palette(rng, name, 15, 0.5), rng.uniform(0.9, 1.5)))
+    canvas = blank(size, tones["sky"])
     fill(canvas, back, tones)
     brush(rng, canvas, 90, 0.16, 0.05)
     fill(canvas, parts, tones)
@@ -168,28 +177,46 @@ def brush(rng: Generator, canvas: Image.Image, strokes: int, length: float, widt
         pen.line(line, fill=tuple(hue), width=thick)
 
 
-def cartoon(rng: Generator, name: str, parts: list[Part], back: list[Part], size: int) -> Pixels:
-    tones = saturate(palette(rng, name, 15, 0.45), rng.uniform(1.6, 2.4))
-    tones = {tone: value * 1.1 + 15 for tone, value in tones.items()} | {"ink": tones["ink"]}
-    canvas = Image.new("RGB", (size * FINE, size * FINE), rgb(tones["sky"]))
-    if rng.random() < 0.75:
-        ink(canvas, back, tones, rgb(tones["ink"]), 0.02)
-    ink(canvas, parts, tones, rgb(tones["ink"]), rng.uniform(0.03, 0.05))
+def cartoon(rng: Generator, name: str, size: int) -> Pixels:
+    parts, back = place(rng, DRAWINGS[name](rng), 0.3), scene(rng)
+    plain = saturate(palette(rng, name, 15, 0.25), rng.uniform(1.6, 2.4)) * 1.1 + 15
+    if rng.random() < 0.6:  # cartoons are free with colour: a blue elephant, a violet horse
+        plain[:10] = plain[:10, rng.permutation(3)]
+    tones = solid(plain)
+    canvas = blank(size, tones["sky"])
+    if rng.random() < 0.9:
+        ink(canvas, back, tones, (40, 40, 40), 0.02)
+    ink(canvas, parts, tones, (24, 24, 24), rng.uniform(0.03, 0.05))
     return reduced(canvas)
 
 
-def sketch(rng: Generator, name: str, parts: list[Part], back: list[Part], size: int) -> Pixels:
-    white = rng.uniform(205, 245) + rng.normal(0, 6, 3)
-    tones: Palette = dict.fromkeys(palette(rng, name, 0, 0), white) | {"ink": np.full(3, 60.0, dtype=np.float32)}
-    canvas = Image.new("RGB", (size * FINE, size * FINE), rgb(white))
+def sketch(rng: Generator, name: str, size: int) -> Pixels:
+    parts, back = place(rng, DRAWINGS[name](rng), 0.15), scene(rng)
+    paper = np.tile(rng.uniform(212, 246) + rng.normal(0, 3, 3), (len(TONES), 1))
+    lead = rng.uniform(20, 80)
+    tones, grey = solid(paper), int(paper[0, 0] * 0.75)
+    tones["ink"] = (int(lead), int(lead), int(lead))
+    canvas = blank(size, tones["sky"])
     if rng.random() < 0.5:
-        ink(canvas, back, tones, rgb(white * 0.75), 0.02)
+        ink(canvas, back, tones, (grey, grey, grey), 0.02)
     wobbly = [part._replace(edge=part.edge + rng.normal(0, 0.004, len(part.edge))) for part in parts]
-    ink(canvas, wobbly, tones, rgb(np.full(3, rng.uniform(20, 80))), rng.uniform(0.03, 0.05))
+    ink(canvas, wobbly, tones, tones["ink"], rng.uniform(0.03, 0.05))
+    if rng.random() < 0.7:
+        hatch(rng, canvas, parts)
     return reduced(canvas) + rng.normal(0, 3, (size, size, 1))
 
 
-RENDERERS: dict[str, Callable[[Generator, str, list[Part], list[Part], int], Pixels]] = {
+def hatch(rng: Generator, canvas: Image.Image, parts: list[Part]) -> None:
+    """Shade the thing with parallel pencil lines."""
+    shaded, side = canvas.copy(), canvas.width
+    pen = ImageDraw.Draw(shaded)
+    lead, lean, gap = int(rng.uniform(90, 150)), rng.uniform(-0.6, 0.6) * side, rng.uniform(0.04, 0.07) * side
+    for x in np.arange(-0.6 * side, 1.6 * side, gap).tolist():
+        pen.line((x - lean, 0, x + lean, side), fill=(lead, lead, lead), width=max(1, side // 70))
+    canvas.paste(shaded, mask=stencil(parts, side))
+
+
+RENDERERS: dict[str, Callable[[Generator, str, int], Pixels]] = {
     "photo": photo,
     "painting": painting,
     "cartoon": cartoon,
@@ -200,9 +227,7 @@ RENDERERS: dict[str, Callable[[Generator, str, list[Part], list[Part], int], Pix
 def image(seed: int, domain: str, index: int, size: int) -> tuple[NDArray[np.uint8], int]:
     rng = np.random.default_rng([seed, list(DOMAINS).index(domain), index])
     label = int(rng.integers(len(CLASSES)))
-    name = CLASSES[label]
-    parts, back = place(rng, DRAWINGS[name](rng)), sorted(scene(rng), key=lambda part: part.layer)
-    picture = RENDERERS[domain](rng, name, parts, back, size)
+    picture = RENDERERS[domain](rng, CLASSES[label], size)
     return picture.clip(0, 255).astype(np.uint8).transpose(2, 0, 1), label
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .. import tree
 from ..client import answer
+from ..errors import FederationError
 from ..federation import Federation, Simulator, play, start
 from ..gate import Failure
 from ..method import Method
@@ -67,7 +68,11 @@ def storable(make: Factory) -> None:
     federation = simulator(method)
     state = simulate(method, federation=federation)[0]
     for what, one in (("server", state), *federation.slots.items()):
-        _equal(tree.unflatten(tree.flatten(one)), one, f"the state of {what} does not survive flattening")
+        try:
+            restored = tree.unflatten(tree.flatten(one))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise LawBroken(f"the state of {what} cannot be flattened: {error}") from None
+        _equal(restored, one, f"the state of {what} does not survive flattening")
 
 
 def resumable(make: Factory) -> None:
@@ -109,10 +114,10 @@ def pure(make: Factory) -> None:
 def declared(make: Factory) -> None:
     """What leaves a site is what the method declares, all of it and nothing else."""
     method = make()
-    minutes = simulate(method)[1]
-    for happened in minutes:
-        for entry in happened["aside"]:
-            raise LawBroken(f"a reply was refused: {entry['reason']}")
+    try:
+        minutes = simulate(method)[1]
+    except FederationError as error:
+        raise LawBroken(f"its replies were refused: {error}") from error
     sent = {(left.request, left.name) for happened in minutes for left in happened["left"]}
     promised = {(kind, name) for kind, names in method.sends.items() for name in names}
     if sent != promised:

@@ -1,0 +1,204 @@
+"""Every registered method, and every wrapper over every method, obeys every law; broken ones are found out."""
+
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fedbeyond import registry, tree
+from fedbeyond.client import training, upload
+from fedbeyond.laws import (
+    LAWS,
+    LawBroken,
+    alive,
+    check,
+    declared,
+    deterministic,
+    fault_tolerant,
+    portable,
+    pure,
+    resumable,
+    storable,
+    symmetric,
+)
+from fedbeyond.losses import cross_entropy
+from fedbeyond.methods.fedavg import fedavg
+from fedbeyond.methods.scaffold import scaffold
+from fedbeyond.nets import read
+from fedbeyond.server import Request, Server, mean
+
+PLAIN = list(registry.SHELVES["methods"])
+WRAPPED = [f"{name}+{wrapper}" for name in PLAIN for wrapper in registry.SHELVES["wrappers"]]
+PRESETS = [
+    f"{name}:{preset}"
+    for name in chain(PLAIN, [f"fedavg+{wrapper}" for wrapper in registry.SHELVES["wrappers"]])
+    for shelf in ["wrappers" if "+" in name else "methods"]
+    for preset in list(registry.presets(registry.find(shelf, name.rpartition("+")[2])))[1:]
+]
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("name", [*PLAIN, *WRAPPED, *PRESETS])
+def test_law(name, law):
+    LAWS[law](lambda: registry.build(name))
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if name != "fedavg"])
+def test_every_method_differs_from_fedavg(name):
+    alive(lambda: registry.build(name))
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_every_wrapper_differs_from_what_it_wraps(name):
+    alive(lambda: registry.build(name), [lambda: registry.build(name.rpartition("+")[0])])
+
+
+# negative controls: each broken method fails the law that should catch it
+
+
+def forgets_nothing():
+    """Its state is kept on an object between rounds, not in a tree."""
+    rounds = []
+
+    def term(local, batch):
+        rounds.append(1)
+        return 0.001 * len(rounds) * tree.dot(local.params, local.params)
+
+    return replace(fedavg(), client=training(cross_entropy(), term))
+
+
+REMEMBERED = []
+
+
+def remembers_in_its_module():
+    """Made anew it still remembers what an earlier one did."""
+
+    def keep(local):
+        REMEMBERED.append(1)
+        model = read(local.net)
+        grown = tree.scale(1.0 + 1e-3 * len(REMEMBERED), model["params"])
+        return {"model": model | {"params": grown}}, local.private
+
+    return replace(fedavg(), client=training(cross_entropy(), finish=keep))
+
+
+def keeps_part_of_its_state_outside():
+    """Deterministic in one go, but what a site keeps is lost when the process ends."""
+    kept = {}
+
+    def term(local, batch):
+        seen = kept.get(local.site.name, 0) if local.private else 0
+        return 0.01 * seen * tree.dot(local.params, local.params)
+
+    def keep(local):
+        kept[local.site.name] = kept.get(local.site.name, 0) + 1 if local.private else 1
+        return upload(local)[0], {"seen": torch.ones(())}
+
+    return replace(fedavg(), client=training(cross_entropy(), term, finish=keep))
+
+
+def term_without_gradient():
+    """A proximal term whose drift is cut from the graph: FedAvg in disguise."""
+
+    def term(local, batch):
+        drift = tree.sub({name: p.detach() for name, p in local.params.items()}, local.start)
+        return 0.5 * tree.dot(drift, drift)
+
+    return replace(fedavg(), client=training(cross_entropy(), term))
+
+
+def sends_more_than_it_says():
+    """A mean image of the site's data travels along."""
+
+    def leak(local):
+        reply, private = upload(local)
+        return reply | {"mean_image": local.site.data["train"][0].mean(0)}, private
+
+    return replace(fedavg(), client=training(cross_entropy(), finish=leak))
+
+
+def declares_more_than_it_sends():
+    from fedbeyond.method import also, scalar
+
+    return replace(fedavg(), sends=also(fedavg().sends, "score", loss=scalar))
+
+
+def writes_into_what_it_received():
+    """Trains on the very tensors that the server will average later."""
+
+    def scribble(local):
+        for leaf in tree.leaves(local.received):
+            leaf.mul_(0.5) if leaf.is_floating_point() else None
+        return upload(local)
+
+    return replace(fedavg(), client=training(cross_entropy(), finish=scribble))
+
+
+def counts_the_first_reply_twice():
+    def round(state, now):
+        replies = yield Request("train", state, now.clients)
+        return {"model": mean([replies[0], *replies], "model")}
+
+    return replace(fedavg(), server=Server(lambda nets: nets, round))
+
+
+def keeps_something_that_is_no_tree():
+    return replace(fedavg(), client=training(cross_entropy(), finish=lambda local: (upload(local)[0], {"a/b": 1})))
+
+
+def trusts_that_its_reply_arrived():
+    """Counts its rounds beside its private state, so that a lost reply still counts."""
+    kept = {}
+
+    def term(local, batch):
+        return 0.01 * kept.get(local.site.name, 0) * tree.dot(local.params, local.params)
+
+    def keep(local):
+        kept[local.site.name] = kept.get(local.site.name, 0) + 1
+        return upload(local)
+
+    return replace(fedavg(), client=training(cross_entropy(), term, finish=keep))
+
+
+def draws_from_nowhere():
+    """Uses a generator of its own, so that the order in which sites are asked matters."""
+    stream = torch.Generator().manual_seed(0)
+
+    def term(local, batch):
+        noise = torch.randn(batch.x.shape, generator=stream)
+        return F.cross_entropy(local.net(batch.x + noise), batch.y)
+
+    return replace(fedavg(), client=training(term))
+
+
+BROKEN = [
+    (deterministic, forgets_nothing, "a second run of the same method"),
+    (deterministic, remembers_in_its_module, "gives other numbers"),
+    (storable, keeps_something_that_is_no_tree, "cannot be flattened"),
+    (resumable, keeps_part_of_its_state_outside, "stopped and resumed"),
+    (portable, draws_from_nowhere, "in another order"),
+    (symmetric, counts_the_first_reply_twice, "opposite order"),
+    (pure, writes_into_what_it_received, "changed what it was given"),
+    (declared, sends_more_than_it_says, "undeclared .*mean_image"),
+    (declared, declares_more_than_it_sends, "never sent: .*loss"),
+    (fault_tolerant, trusts_that_its_reply_arrived, "stalls in round 1"),
+    (alive, term_without_gradient, "that of plain averaging"),
+]
+
+
+@pytest.mark.parametrize(("law", "broken", "complaint"), BROKEN)
+def test_a_broken_method_is_found_out(law, broken, complaint):
+    with pytest.raises(LawBroken, match=complaint):
+        law(broken)
+
+
+def test_every_law_has_a_negative_control():
+    assert {law.__name__ for law, *_ in BROKEN} == {*LAWS, "alive"}
+
+
+def test_check_runs_all_of_them():
+    check(scaffold)
+    with pytest.raises(LawBroken):
+        check(term_without_gradient)

@@ -1,0 +1,65 @@
+"""Methods that become another one when their own part is switched off."""
+
+import pytest
+import torch
+
+from fedbeyond import tree
+from fedbeyond.federation import Simulator
+from fedbeyond.laws import simulate, toy
+from fedbeyond.methods.fedavg import fedavg
+from fedbeyond.methods.fednova import fednova
+from fedbeyond.methods.fedprox import fedprox
+from fedbeyond.methods.fedsb import fedsb
+from fedbeyond.methods.ga import ga
+from fedbeyond.methods.scaffold import scaffold
+from fedbeyond.optimizers import sgd
+
+EVEN = {"east": 24, "north": 24, "west": 24}
+
+
+def model(method, **options):
+    return tree.flatten(simulate(method, **options)[0]["server"]["model"])
+
+
+def assert_equal(a, b):
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def assert_close(a, b):
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-5, atol=1e-6)
+
+
+def test_ga_with_step_zero_is_uniform_fedavg_to_the_bit():
+    assert_equal(model(ga(fedavg(), step=0.0)), model(fedavg("uniform")))
+
+
+def test_fedprox_with_mu_zero_is_fedavg():
+    assert_close(model(fedprox(mu=0.0)), model(fedavg()))
+
+
+def test_fedsb_without_smoothing_or_budget_is_uniform_fedavg_to_the_bit():
+    assert_equal(model(fedsb(smoothing=0.0, budget=None)), model(fedavg("uniform")))
+
+
+def test_fedsb_with_a_budget_of_all_images_is_uniform_fedavg_to_the_bit():
+    assert_equal(model(fedsb(smoothing=0.0, budget=3), sizes=EVEN), model(fedavg("uniform"), sizes=EVEN))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_fednova_with_equal_steps_is_fedavg(momentum):
+    optimizer = sgd(0.05, momentum)
+    assert_close(model(fednova(optimizer=optimizer), sizes=EVEN), model(fedavg(optimizer=optimizer), sizes=EVEN))
+
+
+def test_scaffolds_first_round_is_uniform_fedavg():
+    assert_close(model(scaffold(), rounds=1), model(fedavg("uniform"), rounds=1))
+
+
+def test_scaffolds_server_control_is_the_mean_of_the_clients():
+    method = scaffold()
+    federation = Simulator(method.client, toy.sites(method))
+    state, _ = simulate(method, federation=federation)
+    kept = [slots["pending"]["private"]["control"] for slots in federation.slots.values()]
+    assert_close(tree.flatten(tree.mean(kept, [1.0] * 3)), tree.flatten(state["server"]["control"]))
