@@ -5,6 +5,7 @@ a trillion samples and the model is gone. So nothing reaches a method but what t
 asked, in numbers that are finite and of a plausible size; the rest is set aside with the site's name and the reason.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median_low
@@ -135,7 +136,7 @@ def _differences(given: Any, expected: Any, path: str) -> Iterator[str]:
             f"{where} is {given.dtype} of shape {tuple(given.shape)}, "
             f"declared is {expected.dtype} of shape {tuple(expected.shape)}"
         )
-    elif given.is_floating_point() and not bool(torch.isfinite(given).all()):
+    elif given.is_floating_point() and not math.isfinite(_norm(given)):
         yield f"{where} has numbers that are not finite (did its training diverge? a smaller lr may help)"
     elif not given.is_floating_point() and bool((given < 0).any()):
         yield f"{where} has a negative count"
@@ -166,5 +167,12 @@ def _sizes(body: Tree) -> Iterator[tuple[str, float]]:
                 (f"{name}/{key} counters", [leaf for leaf in found if not leaf.is_floating_point()]),
             ):
                 if leaves:
-                    norms = torch.stack([leaf.double().norm() for leaf in leaves])
-                    yield group, float(norms.norm())
+                    yield group, math.hypot(*(_norm(leaf) for leaf in leaves))
+
+
+def _norm(leaf: Tensor) -> float:
+    """Finite if and only if all numbers are: where squares overflow, they are summed in doubles."""
+    if not leaf.is_floating_point():
+        return float(torch.linalg.vector_norm(leaf.double()))
+    norm = float(torch.linalg.vector_norm(leaf))
+    return norm if math.isfinite(norm) else float(torch.linalg.vector_norm(leaf, dtype=torch.float64))

@@ -86,8 +86,9 @@ def read_value(text: str) -> Any:
 def _spell(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_./][\w./-]*", value):
-        return f"'{value}'"
+    if isinstance(value, str):
+        bare = re.fullmatch(r"[A-Za-z_./][\w./-]*", value) and read_value(value) == value
+        return value if bare else f"'{value}'"
     if isinstance(value, list | tuple):
         return f"[{', '.join(_spell(item) for item in value)}]"
     return str(value)

@@ -284,7 +284,7 @@ def scene(rng: Generator) -> list[Part]:
     for _ in range(rng.integers(0, 3)):
         spot, wide = draw(0, 1) + 1j * draw(0.05, 0.3), draw(0.06, 0.14)
         parts += [Part(-11, "cloud", oval(spot + x * wide, wide, wide * 0.6)) for x in (-0.7, 0.6)]
-    for _ in range(rng.integers(0, 4)):
+    for _ in range(rng.integers(0, 3)):
         foot, tall, kind = draw(0, 1) + 1j * (level + draw(-0.02, 0.1)), draw(0.15, 0.45), rng.integers(3)
         if kind == 0:
             parts.append(Part(-8, "wood", tube((foot, foot - 1j * tall), 0.025, 0.02)))

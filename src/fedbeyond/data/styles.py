@@ -45,6 +45,7 @@ def colours(line: str) -> Pixels:
 
 
 COAT = {name: [colours(line) for line in lines] for name, lines in COATS.items()}
+LEADS = colours("202024 3c2a20 602c20 202c54")
 SCENE = [colours(line) for line in SCENES]
 
 
@@ -73,7 +74,7 @@ def place(rng: Generator, parts: list[Part], loose: float) -> list[Part]:
         points = -points.conj()
     pairs = points.view(np.float64).reshape(-1, 2)
     low, high = pairs.min(axis=0), pairs.max(axis=0)
-    scale = rng.uniform(0.74, 0.96) / (high - low).max()
+    scale = rng.uniform(0.8, 0.97) / (high - low).max()
     room = (1 - scale * (high - low)) * rng.uniform(-0.4, 0.4, 2)
     points = points * scale + complex(*(0.5 + room - scale * (low + high) / 2))
     ends = np.cumsum([len(part.edge) for part in parts]).tolist()
@@ -130,7 +131,7 @@ def clouds(rng: Generator, size: int, cells: int) -> Pixels:
 
 def photo(rng: Generator, name: str, size: int) -> Pixels:
     parts, back = place(rng, DRAWINGS[name](rng), 0.05), scene(rng)
-    tones = solid(palette(rng, name, 10, 0.45))
+    tones = solid(palette(rng, name, 8, 0.5))
     canvas = blank(size, tones["sky"])
     fill(canvas, back, tones)
     canvas = canvas.filter(ImageFilter.GaussianBlur(canvas.width * rng.uniform(0.01, 0.03)))
@@ -141,14 +142,14 @@ def photo(rng: Generator, name: str, size: int) -> Pixels:
     angle = rng.uniform(-0.8, 0.8)
     light = (np.cos(angle) * down + np.sin(angle) * across)[:, :, None] * size / 32
     surface = mask * (1.8 * light + 0.09 * clouds(rng, size, 24)) + (1 - mask) * 0.06 * clouds(rng, size, 9)
-    day = rng.uniform(0.9, 1.15) * (1 + 0.12 * rng.normal() * np.linspace(-1, 1, size)[None, :, None])
+    day = rng.uniform(0.95, 1.15) * (1 + 0.12 * rng.normal() * np.linspace(-1, 1, size)[None, :, None])
     picture = reduced(canvas) * (1 + surface) * day * rng.normal(1, 0.04, 3)
     return picture + rng.normal(0, 5, picture.shape)
 
 
 def painting(rng: Generator, name: str, size: int) -> Pixels:
     parts, back = place(rng, DRAWINGS[name](rng), 0.1), scene(rng)
-    tones = solid(saturate(palette(rng, name, 15, 0.5), rng.uniform(0.9, 1.5)))
+    tones = solid(saturate(palette(rng, name, 10, 0.5), rng.uniform(0.9, 1.3)))
     canvas = blank(size, tones["sky"])
     fill(canvas, back, tones)
     brush(rng, canvas, 90, 0.16, 0.05)
@@ -157,7 +158,7 @@ def painting(rng: Generator, name: str, size: int) -> Pixels:
     fill(canvas, [part for part in parts if part.layer > 1], tones)
     weave = np.sin(np.arange(size) * 2.1)
     cloth = 1 + 0.04 * (weave[:, None, None] + weave[None, :, None])
-    return reduced(canvas) * cloth * rng.normal([1.05, 1.0, 0.88], 0.04)
+    return reduced(canvas) * cloth * rng.normal([1.05, 1.0, 0.92], 0.03)
 
 
 def brush(rng: Generator, canvas: Image.Image, strokes: int, length: float, width: float) -> None:
@@ -170,7 +171,7 @@ def brush(rng: Generator, canvas: Image.Image, strokes: int, length: float, widt
     ends = np.stack([np.cos(angle) * reach, np.sin(angle) * reach], axis=1)
     lines = (np.concatenate([spot - ends, spot + ends], axis=1) * side).tolist()
     at = (spot * side).astype(int)
-    hues = under[at[:, 1], at[:, 0]] + rng.normal(0, 11, (strokes, 1)) + rng.normal(0, 7, (strokes, 3))
+    hues = under[at[:, 1], at[:, 0]] + rng.normal(0, 9, (strokes, 1)) + rng.normal(0, 5, (strokes, 3))
     pen = ImageDraw.Draw(canvas)
     thick = max(1, round(width * side))
     for line, hue in zip(lines, hues.clip(0, 255).astype(int).tolist(), strict=True):
@@ -178,9 +179,9 @@ def brush(rng: Generator, canvas: Image.Image, strokes: int, length: float, widt
 
 
 def cartoon(rng: Generator, name: str, size: int) -> Pixels:
-    parts, back = place(rng, DRAWINGS[name](rng), 0.3), scene(rng)
-    plain = saturate(palette(rng, name, 15, 0.25), rng.uniform(1.6, 2.4)) * 1.1 + 15
-    if rng.random() < 0.6:  # cartoons are free with colour: a blue elephant, a violet horse
+    parts, back = place(rng, DRAWINGS[name](rng), 0.2), scene(rng)
+    plain = saturate(palette(rng, name, 12, 0.3), rng.uniform(1.6, 2.2)) * 1.1 + 15
+    if rng.random() < 0.4:  # cartoons are free with colour: a blue elephant, a violet horse
         plain[:10] = plain[:10, rng.permutation(3)]
     tones = solid(plain)
     canvas = blank(size, tones["sky"])
@@ -191,28 +192,29 @@ def cartoon(rng: Generator, name: str, size: int) -> Pixels:
 
 
 def sketch(rng: Generator, name: str, size: int) -> Pixels:
-    parts, back = place(rng, DRAWINGS[name](rng), 0.15), scene(rng)
-    paper = np.tile(rng.uniform(212, 246) + rng.normal(0, 3, 3), (len(TONES), 1))
-    lead = rng.uniform(20, 80)
-    tones, grey = solid(paper), int(paper[0, 0] * 0.75)
-    tones["ink"] = (int(lead), int(lead), int(lead))
+    parts, back = place(rng, DRAWINGS[name](rng), 0.1), scene(rng)
+    plain = np.tile(rng.uniform(206, 238) + rng.normal(0, 6, 3), (len(TONES), 1))
+    plain[-1] = LEADS[rng.integers(len(LEADS))] + rng.normal(0, 12, 3)
+    plain[-2] = plain[0] * 0.6 + plain[-1] * 0.4
+    tones = solid(plain)
+    faint, tones["shade"] = tones["shade"], tones["sky"]
     canvas = blank(size, tones["sky"])
     if rng.random() < 0.5:
-        ink(canvas, back, tones, (grey, grey, grey), 0.02)
+        ink(canvas, back, tones, faint, 0.02)
     wobbly = [part._replace(edge=part.edge + rng.normal(0, 0.004, len(part.edge))) for part in parts]
-    ink(canvas, wobbly, tones, tones["ink"], rng.uniform(0.03, 0.05))
-    if rng.random() < 0.7:
-        hatch(rng, canvas, parts)
+    ink(canvas, wobbly, tones, tones["ink"], rng.uniform(0.04, 0.06))
+    if rng.random() < 0.6:
+        hatch(rng, canvas, parts, faint)
     return reduced(canvas) + rng.normal(0, 3, (size, size, 1))
 
 
-def hatch(rng: Generator, canvas: Image.Image, parts: list[Part]) -> None:
+def hatch(rng: Generator, canvas: Image.Image, parts: list[Part], lead: Colour) -> None:
     """Shade the thing with parallel pencil lines."""
     shaded, side = canvas.copy(), canvas.width
     pen = ImageDraw.Draw(shaded)
-    lead, lean, gap = int(rng.uniform(90, 150)), rng.uniform(-0.6, 0.6) * side, rng.uniform(0.04, 0.07) * side
+    lean, gap = rng.uniform(-0.6, 0.6) * side, rng.uniform(0.04, 0.07) * side
     for x in np.arange(-0.6 * side, 1.6 * side, gap).tolist():
-        pen.line((x - lean, 0, x + lean, side), fill=(lead, lead, lead), width=max(1, side // 70))
+        pen.line((x - lean, 0, x + lean, side), fill=lead, width=max(1, side // 70))
     canvas.paste(shaded, mask=stencil(parts, side))
 
 

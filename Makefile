@@ -1,0 +1,32 @@
+# make demo   compare methods on unseen domains with the data that comes with the package
+# make test   lint, types and all tests
+# make setup  the environment both need (they call it themselves)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup demo test clean
+.DEFAULT_GOAL := demo
+
+setup: $(VENV)/ready
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "fedbeyond needs Python 3.11 or newer; try: make setup PYTHON=python3.11"; exit 1; }
+	@echo "setting up $(VENV) (PyTorch is large: this takes a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/fedbeyond bench benchmarks/demo.toml --threads 1
+
+test: setup
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/pytest --numprocesses 2
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,174 @@
+"""The command line as a person meets it: what it prints, what it says of mistakes, how it ends."""
+
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedbeyond import cli
+
+SMALL = [
+    "--set", "data=styles(share=0.05)", "--set", "network=convnet(width=4)", "--set", "train.rounds=2",
+    "--set", "train.batch_size=8",
+]  # fmt: skip
+
+
+def fedbeyond(*words, capsys, monkeypatch):
+    """Run a command in this process; its exit code, output and errors."""
+    monkeypatch.setattr(sys, "argv", ["fedbeyond", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    told = capsys.readouterr()
+    return end.value.code or 0, told.out, told.err
+
+
+@pytest.fixture
+def call(capsys, monkeypatch):
+    return lambda *words: fedbeyond(*words, capsys=capsys, monkeypatch=monkeypatch)
+
+
+def test_help_answers_in_half_a_second_without_torch():
+    code = "import sys; import fedbeyond.cli; sys.exit('torch' in sys.modules or 'pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "fedbeyond", "--help"], check=True, capture_output=True)
+        times.append(time.perf_counter() - began)
+    assert min(times) < 0.5
+
+
+def test_one_run_ends_with_its_numbers_under_every_rule(call, tmp_path):
+    code, out, err = call("run", "-m", "fedavg", "-t", "photo", *SMALL, "--out", tmp_path)
+    assert code == 0 and "fedavg, photo unseen, seed 0: 2 rounds done" in out
+    assert all(rule in out for rule in ("source-validation", "last", "oracle"))
+    assert "round 2/2" in err and "left" in err
+    again = call("run", "-m", "fedavg", "-t", "photo", *SMALL, "--out", tmp_path)
+    assert (again[0], again[1]) == (0, out)
+
+
+def test_a_bench_compares_skips_what_is_done_and_writes_its_page(call, tmp_path):
+    grid = ["--set", 'bench.methods=["fedavg", "fedavg+ga"]', "--set", 'bench.targets=["photo", "sketch"]']
+    code, out, err = call("bench", *SMALL, *grid, "--out", tmp_path)
+    assert code == 0 and "4 runs: 0 done, 4 to go" in out and "4/4 fedavg+ga, sketch unseen" in err
+    assert "fedavg+ga" in out.split("average")[1] and (tmp_path / "report.html").exists()
+    code, out, _ = call("bench", *SMALL, *grid, "--out", tmp_path)
+    assert code == 0 and "4 runs: 4 done, 0 to go" in out
+    code, out, _ = call("report", tmp_path, "--format", "markdown", "--select", "last")
+    assert code == 0 and out.startswith("| method | photo | sketch | average |") and "last round" in out
+    code, out, _ = call("report", tmp_path, "--format", "html", "--out", tmp_path / "page.html")
+    assert code == 0 and str(tmp_path / "page.html") in out and "<html" in (tmp_path / "page.html").read_text()
+
+
+def test_a_method_that_breaks_down_does_not_stop_the_others(call, tmp_path):
+    grid = ["--set", 'bench.methods=["fedprox(mu=1e30)", "fedavg"]', "--set", 'bench.targets=["photo"]']
+    code, _, err = call("bench", *SMALL, *grid, "--out", tmp_path)
+    assert code == 2 and "1 of 2 runs broke down: fedprox(mu=1e+30), photo unseen" in err
+    assert (tmp_path / "fedavg" / "photo" / "seed-0" / "done").exists()
+
+
+def test_check_prints_the_plan_and_what_leaves_without_training(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call("check", *SMALL, "--set", 'bench.methods=["scaffold+ga", "fedsb"]')
+    assert code == 0 and "8 runs of 2 rounds" in out and not list(tmp_path.iterdir())
+    assert "control" in out and "ga_received" in out and "scalars" in out and "parameters" in out
+
+
+def test_list_prints_every_shelf(call):
+    code, out, _ = call("list")
+    assert code == 0 and all(word in out for word in ("fedavg", "ga", "styles", "convnet", "sgd", "presets: default"))
+
+
+def test_data_show_writes_a_picture(call, tmp_path):
+    code, out, _ = call("data", "show", "styles(share=0.02)", "--out", tmp_path / "grid.png")
+    assert code == 0 and "sketch: 20 images of 7 classes" in out and (tmp_path / "grid.png").stat().st_size > 10_000
+
+
+def test_a_plugin_brings_a_method_of_ones_own(call, tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "from fedbeyond.registry import register\nfrom fedbeyond.methods.fedavg import fedavg\n"
+        "register('methods', 'mine', lambda optimizer: fedavg('uniform', optimizer))\n"
+    )
+    words = ["run", "-m", "mine", "-t", "photo", *SMALL, "--out", tmp_path / "runs"]
+    code, out, _ = call(*words, "--set", f"plugins=['{plugin}']")
+    assert code == 0 and "mine, photo unseen" in out
+
+
+def folder(root: Path, domains: dict[str, tuple[str, ...]]) -> str:
+    from PIL import Image
+
+    for domain, classes in domains.items():
+        for name in classes:
+            (root / domain / name).mkdir(parents=True)
+            for i in range(4):
+                Image.new("RGB", (8, 8), (i, 0, 0)).save(root / domain / name / f"{i}.png")
+    return f"data=folder(root='{root}', size=8)"
+
+
+BAD = {
+    "an unknown method": (["run", "-m", "fedavgg", "-t", "photo"], "did you mean 'fedavg'"),
+    "an unknown option": (["run", "-m", "fedprox(nu=1)", "-t", "photo"], "did you mean 'mu'"),
+    "an unknown key": (["run", "--set", "train.ronds=3"], "did you mean 'rounds'"),
+    "a missing folder": (["run", "-t", "a", "--set", "data=folder(root=/no/such)"], "/no/such: no such folder"),
+    "no target": (["run"], "choose the unseen domain among"),
+    "an unknown target": (["run", "-t", "fresco"], "no domain 'fresco'"),
+    "zero rounds": (["run", "-t", "photo", "--set", "train.rounds=0"], "train.rounds = 0 does not fit"),
+    "a missing file": (["bench", "none.toml"], "cannot read none.toml"),
+    "an unknown method in a bench": (["bench", "--set", "bench.methods=['fedsbb']"], "did you mean 'fedsb'"),
+    "an unknown device": (["run", "-t", "photo", "--device", "abacus"], "try --device cpu"),
+    "an unknown shelf": (["list", "shoes"], "nothing to list under 'shoes'"),
+    "an unknown format": (["report", ".", "--format", "pdf"], "format 'pdf' is not known"),
+    "an unknown rule": (["report", "runs", "--select", "luck"], "runs"),
+    "a missing plugin": (["run", "-t", "photo", "--set", "plugins=['no.py']"], "no.py is not a file"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_is_one_line_and_exit_code_2(case, call, tmp_path, monkeypatch):
+    words, message = BAD[case]
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(*words)
+    assert code == 2 and message in err and err.startswith("error: ") and err.count("\n") == 1
+    assert out == "" and not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_one_domain_is_told(call, tmp_path):
+    code, _, err = call("run", "-t", "a", "--set", folder(tmp_path, {"a": ("x", "y")}))
+    assert code == 2 and "1 domain found (a)" in err and err.count("\n") == 1
+
+
+def test_a_domain_without_a_class_is_told(call, tmp_path):
+    code, _, err = call("run", "-t", "a", "--set", folder(tmp_path, {"a": ("x", "y"), "b": ("x",)}))
+    assert code == 2 and "no image of class y" in err and err.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that cannot be written even by root")
+def test_a_read_only_output_folder_is_told(call):
+    code, _, err = call("run", "-t", "photo", *SMALL, "--out", "/proc/fedbeyond")
+    assert code == 2 and "cannot write /proc/fedbeyond" in err and err.count("\n") == 1
+
+
+def test_a_disk_that_takes_no_more_is_told_and_nothing_is_lost(tmp_path):
+    def little_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # bytes a file may have: too few for a checkpoint
+
+    words = [sys.executable, "-m", "fedbeyond", "run", "-t", "photo", *SMALL, "--out", str(tmp_path)]
+    ended = subprocess.run(words, preexec_fn=little_room, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and ended.stderr.count("error: ") == 1
+    assert "File too large; make room or choose another --out" in ended.stderr.splitlines()[-1]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+def test_ctrl_c_says_how_to_go_on(call, tmp_path, monkeypatch):
+    from fedbeyond import experiment
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "describe", interrupted)
+    code, _, err = call("run", "-t", "photo", *SMALL, "--out", tmp_path)
+    assert code == 130 and "give the same command again to go on" in err

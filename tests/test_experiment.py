@@ -1,0 +1,212 @@
+"""A run lives in a folder: killed at any instant and started again, it ends as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedbeyond import checkpoint, experiment, results
+from fedbeyond.config import Config, Train
+from fedbeyond.errors import ConfigError, FederationError, StorageError
+from fedbeyond.federation import participants
+
+FILES = ("results.jsonl", "checkpoint.safetensors", "best.safetensors", "config.json", "done")
+
+
+@pytest.fixture
+def config(small) -> Config:
+    return Config(method="scaffold+ga", train=Train(rounds=3, batch_size=8), **small)
+
+
+def finish(config: Config, folder: Path) -> list[results.Line]:
+    return list(experiment.run(experiment.prepare(config), folder))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+@pytest.fixture
+def want(config, tmp_path) -> dict[str, bytes]:
+    finish(config, tmp_path / "whole")
+    return contents(tmp_path / "whole")
+
+
+def test_a_run_leaves_its_lines_its_model_and_its_times(config, tmp_path):
+    lines = finish(config, tmp_path)
+    assert [line["round"] for line in lines] == [0, 1, 2] and experiment.finished(tmp_path)
+    assert lines == list(results.read(tmp_path / "results.jsonl"))
+    assert set(lines[0]["scores"]) == {"photo", "painting", "cartoon", "sketch"}
+    assert set(lines[0]["scores"]["sketch"]) == {"test"} and set(lines[0]["scores"]["photo"]) == {"val"}
+    assert sum(lines[2]["weights"].values()) == pytest.approx(1)
+    assert len((tmp_path / "times.jsonl").read_text().splitlines()) == 3
+    best = max(lines, key=experiment.selection)
+    model, notes = checkpoint.load(tmp_path / "best.safetensors")
+    assert notes == {"round": best["round"]} and set(model) == {"params", "buffers"}
+
+
+def test_a_run_that_is_done_plays_nothing_more(config, tmp_path, want):
+    assert finish(config, tmp_path / "whole") == []
+    assert contents(tmp_path / "whole") == want
+
+
+def test_stopped_before_any_write_and_started_again_it_ends_the_same(config, tmp_path, want, monkeypatch):
+    """Power fails at the first write, at the second, ... until a run needs no more."""
+    write, append, stop = checkpoint.write, results.append, [0]
+
+    def failing(original):
+        def guarded(*args):
+            stop[0] -= 1
+            if stop[0] < 0:
+                raise KeyboardInterrupt
+            original(*args)
+
+        return guarded
+
+    monkeypatch.setattr(checkpoint, "write", failing(write))
+    monkeypatch.setattr(results, "append", failing(append))
+    for attempt in range(99):
+        stop[0] = 1 + attempt // 3  # each point is reached from several states
+        try:
+            finish(config, tmp_path / "torn")
+            break
+        except KeyboardInterrupt:
+            pass
+    assert 3 < attempt < 98
+    assert contents(tmp_path / "torn") == want
+
+
+@pytest.mark.parametrize("torn", ['{"round": 2, "sc', '{"round": 2}\n{"ro', ""])
+def test_a_torn_last_line_is_recognised_and_redone(config, tmp_path, want, torn):
+    folder = tmp_path / "torn"
+    lines = experiment.run(experiment.prepare(config), folder)
+    next(lines), next(lines)
+    lines.close()
+    with open(folder / "results.jsonl", "a") as file:
+        file.write(torn)
+    finish(config, folder)
+    assert contents(folder) == want
+
+
+def command(folder: Path) -> list[str]:
+    settings = ["train.rounds=12", "train.batch_size=8", "data=styles(share=0.05)", "network=convnet(width=4)"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    words += ["-m", "scaffold+ga", "-t", "sketch", "--threads", "1", "--out", str(folder)]
+    return [sys.executable, "-m", "fedbeyond", "run", *words]
+
+
+def test_killed_at_any_instant_a_real_process_ends_with_the_same_bytes(tmp_path):
+    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
+    place, kills, chance = Path("scaffold+ga/sketch/seed-0"), 0, random.Random(0)
+    torn = tmp_path / "torn" / place
+    while not experiment.finished(torn):
+        process = subprocess.Popen(command(tmp_path / "torn"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        written = len(experiment.lines(torn)) + 2
+        while process.poll() is None and (len(experiment.lines(torn)) < written or kills >= 4):
+            time.sleep(0.002)
+        time.sleep(chance.random() * 0.05)
+        if process.poll() is None and kills < 4:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills == 4
+    assert contents(torn) == contents(tmp_path / "whole" / place)
+
+
+def test_a_folder_that_holds_another_run_is_not_touched(config, tmp_path, want):
+    other = replace(config, train=Train(rounds=5, batch_size=8))
+    with pytest.raises(ConfigError, match=r"holds another run: train is .*'rounds': 3.* there, .*'rounds': 5.* here"):
+        finish(other, tmp_path / "whole")
+    assert contents(tmp_path / "whole") == want
+
+
+def test_two_processes_do_not_write_into_one_folder(config, tmp_path):
+    first = experiment.run(experiment.prepare(config), tmp_path)
+    next(first)
+    with pytest.raises(StorageError, match="in use by another process"):
+        finish(config, tmp_path)
+    first.close()
+    finish(config, tmp_path)
+
+
+def test_a_full_disk_is_told_and_what_was_done_is_kept(config, tmp_path, want, monkeypatch):
+    folder, save, full = tmp_path / "full", checkpoint.save, [False]
+
+    def fail(path, state, **notes):
+        if full[0] and notes.get("rounds") == 2:
+            (folder / ".checkpoint.safetensors.partial").write_bytes(b"half")
+            monkeypatch.setattr(os, "fsync", no_space)
+        save(path, state, **notes)
+
+    def no_space(number):
+        raise OSError(28, "No space left on device")
+
+    full[0] = True
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", fail)
+        with pytest.raises(StorageError, match=r"No space left on device; make room .* same command again"):
+            finish(config, folder)
+    monkeypatch.undo()
+    assert not list(folder.glob("*.partial")) and not list(folder.glob(".*.partial"))
+    finish(config, folder)
+    assert contents(folder) == want
+
+
+def test_a_folder_that_cannot_be_made_is_told(config, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"cannot write .*file"):
+        finish(config, tmp_path / "file" / "run")
+
+
+def test_a_broken_checkpoint_is_named(config, tmp_path):
+    finish(config, tmp_path)
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(StorageError, match=r"checkpoint\.safetensors cannot be read .* delete it"):
+        finish(config, tmp_path)
+
+
+def test_training_that_diverges_stops_with_the_reason(config, tmp_path):
+    with pytest.raises(FederationError, match=r"only 0 of 3 sites .* not finite .* smaller lr"):
+        finish(replace(config, optimizer="sgd(lr=1e6)"), tmp_path)
+
+
+def test_some_take_part_in_a_round_and_all_in_the_course_of_many(config, tmp_path):
+    some = replace(config, method="scaffold", train=Train(rounds=6, batch_size=8, clients_per_round=2))
+    lines = finish(some, tmp_path)
+    asked = [set(line["left"]) for line in lines]
+    assert all(len(names) == 2 for names in asked) and set.union(*asked) == {"photo", "painting", "cartoon"}
+    assert len({tuple(sorted(names)) for names in asked}) > 1
+
+
+def test_who_takes_part_depends_on_seed_and_round_alone():
+    names = tuple("abcdefgh")
+    assert participants(names, 3, 0, 5) == participants(names, 3, 0, 5)
+    assert len({participants(names, 3, seed, 0) for seed in range(20)}) > 5
+    assert participants(names, None, 0, 0) == participants(names, 9, 0, 0) == names
+
+
+def test_seeds_differ_and_nothing_else_does(config, tmp_path):
+    one, same, other = (finish(replace(config, seed=seed), tmp_path / str(i)) for i, seed in enumerate((0, 0, 1)))
+    assert one == same and one[-1]["scores"] != other[-1]["scores"]
+
+
+def test_a_run_leaves_the_random_numbers_of_its_caller_alone(config, tmp_path):
+    torch.manual_seed(3)
+    want = torch.rand(3)
+    torch.manual_seed(3)
+    finish(config, tmp_path)
+    assert torch.equal(torch.rand(3), want)
+
+
+def test_every_line_is_plain_json_without_times(config, tmp_path):
+    finish(config, tmp_path)
+    for text in (tmp_path / "results.jsonl").read_text().splitlines():
+        assert "seconds" not in json.loads(text)

@@ -1,0 +1,88 @@
+"""Tables come from result lines, under a selection rule that is named."""
+
+import pytest
+
+from fedbeyond.errors import ConfigError, StorageError
+from fedbeyond.report import table
+from fedbeyond.report.page import page
+from fedbeyond.results import load
+
+
+def line(method, target, seed, number, val, test, rounds=3):
+    scores = {"x": {"val": {"accuracy": val, "loss": 1.0}}, target: {"test": {"accuracy": test, "loss": 1.0}}}
+    left = {"x": {"parameters": {"model": 1000 + number}}}
+    return {
+        "method": method, "target": target, "seed": seed, "round": number, "rounds": rounds,
+        "scores": scores, "weights": {}, "aside": [], "left": left,
+    }  # fmt: skip
+
+
+# the best validation is in round 1, the best test in round 0, the last round is 2
+CURVES = {("fedavg", 0): (0.5, 0.6, 0.9), ("fedavg", 1): (0.7, 0.8, 0.1), ("fedavg+ga", 0): (0.9, 0.7, 0.3)}
+LINES = [
+    line(method, target, seed, number, (0.1, 0.9, 0.5)[number], tests[number])
+    for (method, seed), tests in CURVES.items()
+    for target in ("a", "b")
+    for number in range(3)
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "fedavg", "ga"),
+    [("source-validation", [60, 80], [70]), ("last", [90, 10], [30]), ("oracle", [90, 80], [90])],
+)
+def test_a_rule_picks_the_round_it_says(rule, fedavg, ga):
+    found = table.tabulate(LINES, rule)
+    assert found.cells["fedavg", "a"] == pytest.approx(fedavg)
+    assert found.cells["fedavg+ga", "average"] == pytest.approx(ga)
+
+
+def test_the_oracle_is_called_what_it_is():
+    assert "ORACLE" in table.tabulate(LINES, "oracle").caption
+    assert "ORACLE" not in table.tabulate(LINES, "last").caption
+
+
+def test_numbers_are_mean_and_standard_deviation_over_seeds():
+    text = table.text(table.tabulate(LINES))
+    assert "70.0 ± 14.1" in text and "source-validation" in text  # of 60 and 80
+    assert table.number([70.04]) == "70.0" and table.number([]) == "-"
+
+
+def test_runs_that_are_not_finished_are_left_out_and_counted():
+    found = table.tabulate([*LINES, line("fedsb", "a", 0, 0, 0.9, 0.9)])
+    assert found.methods == ("fedavg", "fedavg+ga") and "1 unfinished" in found.caption
+
+
+def test_a_method_without_all_targets_has_no_average():
+    found = table.tabulate([entry for entry in LINES if (entry["method"], entry["target"]) != ("fedavg+ga", "b")])
+    assert found.cells["fedavg+ga", "average"] == [] and found.cells["fedavg+ga", "b"] == []
+
+
+def test_tables_come_as_markdown_latex_and_csv():
+    found = table.tabulate(LINES)
+    assert "| fedavg | 70.0 ± 14.1 | 70.0 ± 14.1 | 70.0 ± 14.1 |" in table.markdown(found)
+    latex = table.latex(found)
+    assert r"fedavg & $70.0 \pm 14.1$" in latex and latex.count(r"\\") == 3 and r"(\%)" in latex
+    csv = table.csv(found).splitlines()
+    assert csv[0] == "method,target,accuracy" and '"fedavg",a,60.0000' in csv and '"fedavg",a,80.0000' in csv
+
+
+def test_the_page_needs_nothing_but_itself_and_escapes_names():
+    html = page([*LINES, *[{**entry, "method": "<script>x"} for entry in LINES]])
+    assert "70.0 ± 14.1" in html and "<script" not in html and "&lt;script&gt;x" in html
+    assert "http" not in html and "src=" not in html and "@import" not in html
+    assert "1,002" in html  # the most that left a site
+    assert html.count("<polyline") == 6
+
+
+def test_an_unknown_rule_is_told():
+    with pytest.raises(ConfigError, match="did you mean 'oracle'"):
+        table.tabulate(LINES, "orakel")
+
+
+def test_a_folder_without_results_is_told(tmp_path):
+    with pytest.raises(StorageError, match="holds no results"):
+        load([tmp_path])
+    (tmp_path / "notes.txt").write_text("hello\n")
+    with pytest.raises(StorageError, match=r"notes\.txt, line 1 is not JSON"):
+        load([tmp_path / "notes.txt"])
