@@ -145,7 +145,9 @@ def counts_the_first_reply_twice():
 
 
 def keeps_something_that_is_no_tree():
-    return replace(fedavg(), client=training(cross_entropy(), finish=lambda local: (upload(local)[0], {"a/b": 1})))
+    return replace(
+        fedavg(), client=training(cross_entropy(), finish=lambda local: (upload(local)[0], {"a/b": torch.ones(1)}))
+    )
 
 
 def trusts_that_its_reply_arrived():

@@ -45,14 +45,14 @@ def write(path: Path, content: bytes) -> None:
 
 def save(path: Path, state: Tree, **notes: Any) -> None:
     """Write a tree, and notes in plain JSON beside it in the same file."""
-    flat = {name: leaf.detach().cpu().contiguous() for name, leaf in tree.flatten(state).items()}
+    flat = {name: leaf.contiguous() for name, leaf in tree.flatten(state).items()}
     write(path, to_bytes(_unshared(flat), metadata={"notes": json.dumps(notes, sort_keys=True)}))
 
 
-def load(path: Path, device: str = "cpu") -> tuple[Tree, dict[str, Any]]:
+def load(path: Path) -> tuple[Tree, dict[str, Any]]:
     """Read a tree and its notes."""
     try:
-        with safe_open(path, framework="pt", device=device) as file:
+        with safe_open(path, framework="pt") as file:
             flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             notes = json.loads((file.metadata() or {}).get("notes", "{}"))
     except (OSError, SafetensorError, ValueError) as error:

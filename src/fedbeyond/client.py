@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from . import tree
 from .data.augment import Batch
 from .data.site import Site
 from .nets import read, write
@@ -29,7 +30,7 @@ class Client(NamedTuple):
 def enrol(client: Client, site: Site) -> Tree:
     """A site's two slots at the start: a private state that counts, and none that is pending."""
     with torch.random.fork_rng(devices=[]):
-        return {"private": client.init(site.reseed(0, "init"))}
+        return {"private": tree.to("cpu", client.init(site.reseed(0, "init")))}
 
 
 def answer(client: Client, site: Site, slots: Tree, request: Request, post: Post) -> tuple[Reply, Tree]:
@@ -37,15 +38,17 @@ def answer(client: Client, site: Site, slots: Tree, request: Request, post: Post
 
     What a site wants to keep is only pending until the server says, with its next request, that it accepted the
     reply; otherwise it is dropped. So a reply that is lost or refused never leaves site and server out of step.
+    Trees travel and rest in main memory; a handler finds them on its site's device.
     """
     private, pending = slots["private"], slots.get("pending")
     if pending and int(pending["ticket"]) == post.accepted.get(site.name):
         private = pending["private"]
     with torch.random.fork_rng(devices=[]):  # reseeding is nobody else's business
         site.reseed(post.round, request.kind)
-        body, kept = client.handlers[request.kind](site, request.body, private)
-    slots = {"private": private, "pending": {"ticket": torch.tensor(post.ticket), "private": kept}}
-    return Reply(site.name, body, site.size), slots
+        received, known = tree.to(site.device, request.body), tree.to(site.device, private)
+        body, kept = client.handlers[request.kind](site, received, known)
+    pending = {"ticket": torch.tensor(post.ticket), "private": tree.to("cpu", kept)}
+    return Reply(site.name, tree.to("cpu", body), site.size), {"private": private, "pending": pending}
 
 
 class Local:

@@ -117,14 +117,11 @@ def _known(table: dict[str, Any], record: type, source: str, path: str = "") -> 
 
 def _set(table: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key, opening a spelling as a table where the path leads into one."""
-    defaults = Config()
     *path, last = key.split(".")
-    for step in path:
-        inner = table.get(step, getattr(defaults, step, {}) if table is not None else {})
+    for depth, step in enumerate(path):
+        inner = table.get(step, getattr(Config, step, None) if depth == 0 else None)
         if isinstance(inner, str):
             inner = spelling.to_table(inner)
-        elif not isinstance(inner, dict):
-            inner = {}
-        table[step] = inner
-        table = inner
+        table[step] = inner if isinstance(inner, dict) else {}
+        table = table[step]
     table[last] = value

@@ -120,8 +120,7 @@ def resume(experiment: Experiment, path: Path) -> tuple[Tree, int]:
     federation = experiment.federation
     if not path.exists():
         return start(experiment.method, federation.clients, experiment.nets), 0
-    device = str(next(experiment.nets["model"].parameters()).device)
-    saved, notes = checkpoint.load(path, device)
+    saved, notes = checkpoint.load(path)
     federation.slots = saved["slots"]
     return saved["state"], int(notes["rounds"])
 

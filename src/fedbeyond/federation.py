@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import torch
 
+from . import tree
 from .client import Client, answer, enrol
 from .data.site import Site, derive
 from .gate import Failure, Gate
@@ -26,7 +27,7 @@ class Federation(Protocol):
 def start(method: Method, clients: tuple[str, ...], nets: Networks) -> Tree:
     """The state of a run before its first round."""
     return {
-        "server": method.server.init({name: read(nets[name]) for name in method.shared}),
+        "server": method.server.init({name: tree.to("cpu", read(nets[name])) for name in method.shared}),
         "weighting": method.weighting.init(clients) if method.weighting else {},
         "post": {"ticket": torch.tensor(0), "accepted": {}},
     }

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 Item = TypeVar("Item")
-PATIENCE = 2.0  # seconds before anything is said, and between plain lines
+PATIENCE, PAUSE = 2.0, 10.0  # seconds before anything is said, and between plain lines
 
 
 def track(items: Sequence[Item], what: str) -> Iterator[Item]:
@@ -18,7 +18,7 @@ def track(items: Sequence[Item], what: str) -> Iterator[Item]:
     terminal, spoke = sys.stderr.isatty(), False
     for done, item in enumerate(items):
         now = time.monotonic()
-        if now - told > (0.2 if spoke and terminal else PATIENCE):
+        if now - told > (PATIENCE if not spoke else 0.2 if terminal else PAUSE):
             left = (now - began) / max(done, 1) * (len(items) - done)
             line = f"{what}: {done:,} of {len(items):,}, {clock(left)} left"
             sys.stderr.write(f"\r\033[K{line}" if terminal else f"{line}\n")
@@ -41,7 +41,12 @@ class Meter:
     """How far a number of rounds has come: a bar on a terminal, a plain line now and then elsewhere."""
 
     def __init__(self, rounds: int) -> None:
-        self.left, self.played, self.began, self.told = rounds, 0, time.monotonic(), 0.0
+        self.left, self.played, self.began, self.told = (
+            rounds,
+            0,
+            time.monotonic(),
+            0.0,
+        )  # the first round is told at once
         self.bar = _bar(rounds) if sys.stderr.isatty() else None
 
     def __enter__(self) -> "Meter":
@@ -72,7 +77,7 @@ class Meter:
             self.bar.update(self.bar.task_ids[0], advance=1, description=label, news=news)
             if last:
                 self.bar.console.print(f"{label}: {news}", highlight=False)
-        elif last or now - self.told > PATIENCE:
+        elif last or now - self.told > PAUSE:
             remaining = (now - self.began) / self.played * self.left
             print(f"{label}: {news}, {clock(remaining)} left", file=sys.stderr, flush=True)
             self.told = now

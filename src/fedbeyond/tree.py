@@ -36,6 +36,11 @@ def scale(factor: float | Tensor, a: Node) -> Node:
     return map(lambda leaf: factor * leaf, a)  # type: ignore[no-any-return]
 
 
+def to(device: str, a: Node) -> Node:
+    """The same tree on a device; on its own device it is the tree itself."""
+    return map(lambda leaf: leaf.to(device), a)  # type: ignore[no-any-return]
+
+
 def zeros(a: Node) -> Node:
     """A tree of the same shape, all zero."""
     return map(torch.zeros_like, a)  # type: ignore[no-any-return]

@@ -179,9 +179,9 @@ def brush(rng: Generator, canvas: Image.Image, strokes: int, length: float, widt
 
 
 def cartoon(rng: Generator, name: str, size: int) -> Pixels:
-    parts, back = place(rng, DRAWINGS[name](rng), 0.2), scene(rng)
-    plain = saturate(palette(rng, name, 12, 0.3), rng.uniform(1.6, 2.2)) * 1.1 + 15
-    if rng.random() < 0.4:  # cartoons are free with colour: a blue elephant, a violet horse
+    parts, back = place(rng, DRAWINGS[name](rng), 0.25), scene(rng)
+    plain = saturate(palette(rng, name, 12, 0.1), rng.uniform(1.7, 2.4)) * 1.1 + 15
+    if rng.random() < 0.5:  # cartoons are free with colour: a blue elephant, a violet horse
         plain[:10] = plain[:10, rng.permutation(3)]
     tones = solid(plain)
     canvas = blank(size, tones["sky"])

@@ -49,12 +49,12 @@ def ga(
         known = [i for i, name in enumerate(names) if name in last]  # who has trained before has a gap
         shift = torch.zeros_like(held)
         if known:
-            gaps = torch.stack([replies[i].body["ga_received"].cpu() - last[names[i]] for i in known]).double()
+            gaps = torch.stack([replies[i].body["ga_received"] - last[names[i]] for i in known]).double()
             pace = step * (1 - now.number / now.total if decay else 1)
             shift[known] = move(gaps, pace / len(now.enrolled) if shared_step else pace)
         moved = (held + shift).clamp(min=0)
         moved = moved / moved.sum() * held.sum() if moved.sum() > 0 else held  # who was not asked keeps its share
-        trained = {r.client: r.body["ga_trained"].cpu() for r in replies}
+        trained = {r.client: r.body["ga_trained"] for r in replies}
         shares = shares | dict(zip(names, moved, strict=True))
         return moved.tolist(), {"shares": shares, "trained": last | trained}
 
