@@ -20,7 +20,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup
-	@$(BIN)/fedbeyond bench benchmarks/demo.toml --threads 1
+	@$(BIN)/fedbeyond bench benchmarks/demo.toml
 
 test: setup
 	$(BIN)/ruff format --check src tests benchmarks

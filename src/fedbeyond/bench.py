@@ -1,5 +1,6 @@
 """Runs with their progress shown: one, or a grid of methods, targets and seeds; and their report written."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,8 +88,7 @@ def tell(line: Line) -> str:
 
 def machine(device: str, threads: int) -> str:
     """Set torch up for this machine; the name of the device to compute on."""
-    if threads:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads or os.cpu_count() or 1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

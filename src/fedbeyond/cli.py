@@ -24,7 +24,7 @@ ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file; none: the 
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="As in --set train.rounds=5.")]
 Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes the best there is.")]
-Threads = Annotated[int, typer.Option(help="Threads to compute with; 0 leaves it to torch.", min=0)]
+Threads = Annotated[int, typer.Option(help="Threads to compute with; 0: every core.", min=0)]
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def run(
     settings: Settings = [],  # noqa: B006 (typer reads the default)
     out: Out = Path("runs"),
     device: Device = "auto",
-    threads: Threads = 0,
+    threads: Threads = 1,
 ) -> None:
     """Train one method with one domain left out; goes on where it was stopped."""
     from .bench import run_one
@@ -78,7 +78,7 @@ def bench(
     settings: Settings = [],  # noqa: B006
     out: Annotated[Path | None, typer.Option(help="Where runs are kept; runs/NAME for NAME.toml.")] = None,
     device: Device = "auto",
-    threads: Threads = 0,
+    threads: Threads = 1,
 ) -> None:
     """Compare methods: every method with every target left out and every seed; skips what is done."""
     from .bench import run_all

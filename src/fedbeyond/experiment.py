@@ -68,7 +68,9 @@ def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
     """The method's networks, whose first numbers depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "networks"))
-        return {name: net.to(device) for name, net in method.networks(task).items()}
+        made = method.networks(task)
+    layout = {"memory_format": torch.channels_last}  # faster on CPUs too
+    return {name: net.to(device, **layout) for name, net in made.items()}  # type: ignore[call-overload]
 
 
 def place(out: Path, config: Config) -> Path:

@@ -88,6 +88,8 @@ def make(shelf: str, part: Part, *given: Any, **provided: Any) -> Any:
         first = error.errors()[0]
         place = ".".join(str(step) for step in first["loc"])
         raise ConfigError(f"{part.name}: {place}={first['input']!r} does not fit: {first['msg']}") from None
+    except ValueError as error:
+        raise ConfigError(f"{part}: {error}") from None
 
 
 def make_one(shelf: str, text: str, **provided: Any) -> Any:

@@ -28,11 +28,14 @@ class Part(NamedTuple):
 CIRCLE: Points = np.exp(1j * np.linspace(0, 2 * pi, 18, endpoint=False))
 CAP: Points = np.exp(1j * np.linspace(pi / 2, -pi / 2, 5))
 T = np.linspace(0, 1, 7)
+# By the number of points on a path: how they blend along it, and how they blend into its heading.
 BLEND = {2: np.array([[1, 0.5, 0], [0, 0.5, 1]]), 3: np.stack([(1 - T) ** 2, 2 * T * (1 - T), T**2])}
+SLOPE = {2: np.array([[-1, -1, -1], [1, 1, 1]]), 3: np.stack([T - 1, 1 - 2 * T, T])}
 
 
 def oval(centre: complex, wide: float, high: float, turn: float = 0.0) -> Points:
-    return centre + (CIRCLE.real * wide + 1j * CIRCLE.imag * high) * rect(1, turn)
+    ring = CIRCLE * ((wide + high) / 2) + CIRCLE.conj() * ((wide - high) / 2)
+    return ring * rect(1, turn) + centre
 
 
 def box(left: float, top: float, right: float, bottom: float) -> Points:
@@ -46,8 +49,7 @@ def poly(*corners: complex) -> Points:
 def tube(path: Sequence[complex], *radii: float) -> Points:
     """A limb: a path of two points, or of three that are bent into a curve, with a radius at each."""
     line, radius = np.dot(path, BLEND[len(path)]), np.dot(radii, BLEND[len(path)])
-    steps = line[1:] - line[:-1]
-    heading = np.concatenate([steps[:1], steps[1:] + steps[:-1], steps[-1:]])
+    heading = np.dot(path, SLOPE[len(path)])
     heading /= np.abs(heading) + 1e-9
     side = 1j * heading * radius
     tip, tail = heading[-1] * radius[-1] * CAP, -heading[0] * radius[0] * CAP
@@ -104,7 +106,8 @@ def dog(rng: Generator) -> list[Part]:
 def elephant(rng: Generator) -> list[Part]:
     draw = rng.uniform
     girth = draw(0.32, 0.4)
-    parts, rump, shoulder = beast(rng, draw(0.55, 0.75), girth, draw(0.6, 0.7), draw(0.1, 0.13), draw(-0.05, 0.1))
+    length, leg, thick = draw(0.55, 0.75), draw(0.6, 0.7), draw(0.1, 0.13)
+    parts, rump, shoulder = beast(rng, length, girth, leg, thick, draw(-0.05, 0.1))
     head = shoulder + rect(draw(0.36, 0.44), -draw(0.2, 0.6))
     face = head + 0.18 + 0.05j
     reach, lift = draw(0.15, 0.45), draw(-0.45, 0.7)
@@ -131,9 +134,9 @@ def giraffe(rng: Generator) -> list[Part]:
     reach, lean = draw(0.75, 0.95), draw(0.9, 1.45)
     head = shoulder + rect(reach, -lean)
     look = draw(0.1, 0.7)
-    crown = head + rect(0.06, look - 1.8)
+    crown, seat = head + rect(0.06, look - 1.8), rump - girth
     parts += [
-        Part(0, "second", tube((rump - girth, rump - girth - 0.1, rump - girth - 0.05 + 0.35j), 0.02, 0.015, 0.04)),
+        Part(0, "second", tube((seat, seat - 0.1, seat - 0.05 + 0.35j), 0.02, 0.015, 0.04)),
         Part(0, "second", tube((crown, crown + rect(0.13, look - 1.7)), 0.02, 0.03)),
         Part(0, "second", tube((crown - 0.05, crown - 0.06 + rect(0.13, look - 2.0)), 0.02, 0.03)),
         Part(1, "main", tube((shoulder, (shoulder + head) / 2 + draw(-0.08, 0.1), head), 0.14, 0.08, 0.06)),
@@ -153,14 +156,15 @@ def giraffe(rng: Generator) -> list[Part]:
 def horse(rng: Generator) -> list[Part]:
     draw = rng.uniform
     girth = draw(0.19, 0.23)
-    parts, rump, shoulder = beast(rng, draw(0.72, 0.88), girth, draw(0.62, 0.74), draw(0.045, 0.06), draw(-0.05, 0.1))
+    length, leg, thick = draw(0.72, 0.88), draw(0.62, 0.74), draw(0.045, 0.06)
+    parts, rump, shoulder = beast(rng, length, girth, leg, thick, draw(-0.05, 0.1))
     neck = rect(draw(0.48, 0.6), -draw(0.55, 1.15) if rng.random() < 0.8 else draw(0.1, 0.5))
     head = shoulder + neck
     look = draw(0.5, 1.1)
     nape = 1j * neck / abs(neck)
     mane = (head - nape * 0.1, shoulder + neck * 0.5 - nape * 0.22, shoulder - nape * 0.1)
-    sway = draw(-0.4, -0.15)
-    hair = (rump - girth * 0.8 - 0.05j, rump - girth + sway - 0.1j, rump - girth + sway * 0.8 + 1j * draw(0.3, 0.55))
+    sway, seat = draw(-0.4, -0.15), rump - girth
+    hair = (seat + girth * 0.2 - 0.05j, seat + sway - 0.1j, seat + sway * 0.8 + 1j * draw(0.3, 0.55))
     parts += [
         Part(0, "second", tube(hair, 0.04, 0.08, 0.03)),
         Part(1, "main", tube((shoulder, shoulder + neck * 0.5, head), girth * 0.9, 0.13, 0.1)),
@@ -179,22 +183,23 @@ def guitar(rng: Generator) -> list[Part]:
     draw, acoustic = rng.uniform, rng.random() < 0.6
     wide, waist, neck = draw(0.34, 0.4), draw(0.2, 0.26), draw(0.8, 1.0)
     top = -0.45 - neck
+    crest = top - 0.26
     parts = [
         Part(0, "main", oval(0, wide, wide * 0.85)),
         Part(0, "main", oval(-0.42j, wide * draw(0.7, 0.8), wide * 0.65)),
         Part(0, "main", box(-waist, -0.45, waist, 0)),
         Part(1, "second", box(-0.055, top, 0.055, -0.3)),
-        Part(1, "extra", poly(-0.09 + 1j * top, -0.12 + 1j * (top - 0.26), 0.12 + 1j * (top - 0.26), 0.09 + 1j * top)),
+        Part(1, "extra", poly(1j * top - 0.09, 1j * crest - 0.12, 1j * crest + 0.12, 1j * top + 0.09)),
         Part(2, "light", box(-0.15, 0.06, 0.15, 0.12)),
     ]
     if acoustic:
         parts.append(Part(1, "extra", oval(-0.26j, 0.13, 0.13)))
     else:
         for side, rise in ((-1, draw(0.75, 0.9)), (1, draw(0.6, 0.85))):
-            parts.append(Part(0, "main", tube((side * waist * 0.8 - 0.4j, side * 0.26 - 1j * rise), 0.12, 0.06)))
+            horn = (side * waist * 0.8 - 0.4j, side * 0.26 - 1j * rise)
+            parts.append(Part(0, "main", tube(horn, 0.12, 0.06)))
         parts += [Part(2, "extra", box(-0.12, y, 0.12, y + 0.07)) for y in (-0.36, -0.14)]
-    for x in (-0.03, 0.0, 0.03):
-        parts.append(Part(3, "ink", box(x - 0.005, top - 0.1, x + 0.005, 0.08)))
+    parts += [Part(3, "ink", box(x - 0.005, top - 0.1, x + 0.005, 0.08)) for x in (-0.03, 0.0, 0.03)]
     for y in (0.06, 0.14, 0.22):
         parts += [Part(0, "light", oval(side * 0.14 + 1j * (top - y), 0.035, 0.025)) for side in (-1, 1)]
     turn = rect(1, draw(-1.3, 1.3))
@@ -205,27 +210,15 @@ def house(rng: Generator) -> list[Part]:
     draw = rng.uniform
     wide, high, roof, eave = draw(0.4, 0.6), draw(0.55, 0.95), draw(0.35, 0.6), draw(0.04, 0.12)
     flat, side = draw(0, 0.5) * (rng.random() < 0.4), draw(0.35, 0.8) * (rng.random() < 0.6)
-    ridge, edge = flat * wide + 0j, wide + eave
-    chimney = draw(-0.3, 0.3)
+    ridge, edge, chimney = flat * wide - 1j * (high + roof), wide + eave - 1j * high, draw(-0.3, 0.3)
     parts = [
         Part(0, "shade", box(wide, -high, wide + side, 0)),
         Part(0, "extra", box(chimney - 0.07, -high - roof - 0.08, chimney + 0.07, -high - roof * 0.3)),
         Part(1, "main", box(-wide, -high, wide, 0)),
-        Part(
-            2,
-            "second",
-            poly(-edge - 1j * high, -ridge - 1j * (high + roof), ridge - 1j * (high + roof), edge - 1j * high),
-        ),
+        Part(2, "second", poly(-edge.conjugate(), -ridge.conjugate(), ridge, edge)),
     ]
     if side:
-        far = side + eave
-        slope = (
-            ridge - 1j * (high + roof),
-            far + ridge - 1j * (high + roof),
-            edge + side - 1j * high,
-            edge - 1j * high,
-        )
-        parts.append(Part(1, "second", poly(*slope)))
+        parts.append(Part(1, "second", poly(ridge, ridge + side + eave, edge + side, edge)))
         parts.append(Part(2, "light", box(wide + side * 0.3, -high * 0.65, wide + side * 0.7, -high * 0.35)))
     door = draw(-0.5, 0.5) * wide
     parts.append(Part(3, "extra", box(door - 0.1, -draw(0.32, 0.4), door + 0.1, 0)))
@@ -253,7 +246,7 @@ def person(rng: Generator) -> list[Part]:
         Part(3, "ink", oval(head + 0.085j, 0.04, 0.012)),
     ]
     if rng.random() < 0.4:
-        parts += [Part(0, "extra", tube((head - 0.1j, head + 1j * draw(0.1, 0.35)), 0.16, 0.17))]
+        parts.append(Part(0, "extra", tube((head - 0.1j, head + 1j * draw(0.1, 0.35)), 0.16, 0.17)))
     for side in (-1, 1):
         joint = side * chest - 0.56j
         swing = draw(0.1, 1.0) if rng.random() < 0.7 else draw(1.0, 2.6)
@@ -264,9 +257,8 @@ def person(rng: Generator) -> list[Part]:
         foot = side * draw(0.08, 0.32) + 0.85j
         knee = (side * 0.1 + foot) / 2 + draw(-0.06, 0.1) * side
         if not bust:
-            parts.append(
-                Part(0, "light" if skirt else "second", tube((side * 0.09 + 0j, knee, foot), 0.09, 0.07, 0.055))
-            )
+            leg = tube((side * 0.09 + 0j, knee, foot), 0.09, 0.07, 0.055)
+            parts.append(Part(0, "light" if skirt else "second", leg))
             parts.append(Part(0, "extra", tube((foot, foot + side * 0.09 + 0.02j), 0.055, 0.045)))
     if skirt and not bust:
         flare = draw(0.25, 0.4)

@@ -15,12 +15,13 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-from fedbeyond.data.shapes import DRAWINGS, Part, scene
+from ..progress import track
+from .shapes import DRAWINGS, Part, scene
 
 CLASSES: tuple[str, ...] = tuple(DRAWINGS)
 DOMAINS: dict[str, int] = {"photo": 418, "painting": 512, "cartoon": 586, "sketch": 982}
 
-Pixels = NDArray[np.floating]
+Pixels = NDArray[np.float64]
 Colour = tuple[int, int, int]
 Tones = dict[str, Colour]
 
@@ -37,7 +38,8 @@ COATS: dict[str, tuple[str, ...]] = {
     "house": ("c8b08c 8c3a2c a8c4dc 5c3820", "b06a50 54504e c4d8e4 e8e4dc", "a8b0a8 54382c 90a8bc 385070"),
     "person": ("3c5c9c 34343c e4b494 2c1c14", "b83c3c 3c4c78 8a5a3c 18120e", "58885c 6a5c48 f0cca8 a87434"),
 }
-SCENES: tuple[str, ...] = ("9cc0e4 789050 6c8468 e8eef4 3c6030 6c5038", "d0c8bc a89070 b8a898 e0dcd4 7c8868 886848")
+# The colours of scenes, out of doors and in, as "sky ground hill cloud leaf wood".
+SCENES = ("9cc0e4 789050 6c8468 e8eef4 3c6030 6c5038", "d0c8bc a89070 b8a898 e0dcd4 7c8868 886848")
 
 
 def colours(line: str) -> Pixels:
@@ -58,12 +60,16 @@ def palette(rng: Generator, name: str, spread: float, pale: float) -> Pixels:
 
 
 def saturate(tones: Pixels, amount: float) -> Pixels:
-    grey = tones.mean(axis=1, keepdims=True)
+    grey: Pixels = tones.mean(axis=1, keepdims=True)
     return grey + (tones - grey) * amount
 
 
+def opaque(rows: Pixels) -> list[Colour]:
+    return [(red, green, blue) for red, green, blue in rows.clip(0, 255).astype(int).tolist()]
+
+
 def solid(tones: Pixels) -> Tones:
-    return {tone: (r, g, b) for tone, (r, g, b) in zip(TONES, tones.clip(0, 255).astype(int).tolist(), strict=True)}
+    return dict(zip(TONES, opaque(tones), strict=True))
 
 
 def place(rng: Generator, parts: list[Part], loose: float) -> list[Part]:
@@ -77,8 +83,11 @@ def place(rng: Generator, parts: list[Part], loose: float) -> list[Part]:
     scale = rng.uniform(0.8, 0.97) / (high - low).max()
     room = (1 - scale * (high - low)) * rng.uniform(-0.4, 0.4, 2)
     points = points * scale + complex(*(0.5 + room - scale * (low + high) / 2))
-    ends = np.cumsum([len(part.edge) for part in parts]).tolist()
-    moved = [part._replace(edge=points[end - len(part.edge) : end]) for part, end in zip(parts, ends, strict=True)]
+    moved, start = [], 0
+    for part in parts:
+        end = start + len(part.edge)
+        moved.append(Part(part.layer, part.tone, points[start:end]))
+        start = end
     return sorted(moved, key=lambda part: part.layer)
 
 
@@ -91,8 +100,8 @@ def reduced(canvas: Image.Image) -> Pixels:
 
 
 def corners(part: Part, side: int) -> list[float]:
-    corner_list: list[float] = (part.edge * side).view(np.float64).tolist()
-    return corner_list
+    flat: list[float] = (part.edge * side).view(np.float64).tolist()
+    return flat
 
 
 def fill(canvas: Image.Image, parts: Sequence[Part], tones: Tones) -> None:
@@ -102,7 +111,7 @@ def fill(canvas: Image.Image, parts: Sequence[Part], tones: Tones) -> None:
 
 
 def ink(canvas: Image.Image, parts: Sequence[Part], tones: Tones, line: Colour, width: float) -> None:
-    """Fill the parts and draw a line round each layer: all its outlines first, so that fills hide inner ones."""
+    """Fill the parts with a line round each layer: its outlines come first, so that fills hide inner ones."""
     pen = ImageDraw.Draw(canvas)
     thick = max(1, round(width * canvas.width))
     for _, layer in groupby(parts, key=lambda part: part.layer):
@@ -126,7 +135,7 @@ def stencil(parts: Sequence[Part], side: int) -> Image.Image:
 def clouds(rng: Generator, size: int, cells: int) -> Pixels:
     """Smooth noise of about unit height, `cells` bumps across."""
     rough = Image.fromarray(rng.standard_normal((cells, cells), dtype=np.float32))
-    return np.asarray(rough.resize((size, size), Image.Resampling.BICUBIC))[:, :, None]
+    return np.asarray(rough.resize((size, size), Image.Resampling.BICUBIC), dtype=np.float64)[:, :, None]
 
 
 def photo(rng: Generator, name: str, size: int) -> Pixels:
@@ -140,7 +149,7 @@ def photo(rng: Generator, name: str, size: int) -> Pixels:
     mask = reduced(shape)[:, :, None] / 255
     down, across = np.gradient(reduced(shape.filter(ImageFilter.BoxBlur(canvas.width * 0.04))) / 255)
     angle = rng.uniform(-0.8, 0.8)
-    light = (np.cos(angle) * down + np.sin(angle) * across)[:, :, None] * size / 32
+    light: Pixels = (np.cos(angle) * down + np.sin(angle) * across)[:, :, None] * size / 32
     surface = mask * (1.8 * light + 0.09 * clouds(rng, size, 24)) + (1 - mask) * 0.06 * clouds(rng, size, 9)
     day = rng.uniform(0.95, 1.15) * (1 + 0.12 * rng.normal() * np.linspace(-1, 1, size)[None, :, None])
     picture = reduced(canvas) * (1 + surface) * day * rng.normal(1, 0.04, 3)
@@ -156,7 +165,7 @@ def painting(rng: Generator, name: str, size: int) -> Pixels:
     fill(canvas, parts, tones)
     brush(rng, canvas, 150, 0.07, 0.025)
     fill(canvas, [part for part in parts if part.layer > 1], tones)
-    weave = np.sin(np.arange(size) * 2.1)
+    weave: Pixels = np.sin(np.arange(size) * 2.1)
     cloth = 1 + 0.04 * (weave[:, None, None] + weave[None, :, None])
     return reduced(canvas) * cloth * rng.normal([1.05, 1.0, 0.92], 0.03)
 
@@ -174,8 +183,8 @@ def brush(rng: Generator, canvas: Image.Image, strokes: int, length: float, widt
     hues = under[at[:, 1], at[:, 0]] + rng.normal(0, 9, (strokes, 1)) + rng.normal(0, 5, (strokes, 3))
     pen = ImageDraw.Draw(canvas)
     thick = max(1, round(width * side))
-    for line, hue in zip(lines, hues.clip(0, 255).astype(int).tolist(), strict=True):
-        pen.line(line, fill=tuple(hue), width=thick)
+    for line, hue in zip(lines, opaque(hues), strict=True):
+        pen.line(line, fill=hue, width=thick)
 
 
 def cartoon(rng: Generator, name: str, size: int) -> Pixels:
@@ -193,16 +202,15 @@ def cartoon(rng: Generator, name: str, size: int) -> Pixels:
 
 def sketch(rng: Generator, name: str, size: int) -> Pixels:
     parts, back = place(rng, DRAWINGS[name](rng), 0.1), scene(rng)
-    plain = np.tile(rng.uniform(206, 238) + rng.normal(0, 6, 3), (len(TONES), 1))
-    plain[-1] = LEADS[rng.integers(len(LEADS))] + rng.normal(0, 12, 3)
-    plain[-2] = plain[0] * 0.6 + plain[-1] * 0.4
-    tones = solid(plain)
-    faint, tones["shade"] = tones["shade"], tones["sky"]
-    canvas = blank(size, tones["sky"])
+    paper = rng.uniform(206, 238) + rng.normal(0, 6, 3)
+    lead = LEADS[rng.integers(len(LEADS))] + rng.normal(0, 12, 3)
+    sheet, faint, dark = opaque(np.stack([paper, paper * 0.6 + lead * 0.4, lead]))
+    tones = dict.fromkeys(TONES, sheet) | {"ink": dark}
+    canvas = blank(size, sheet)
     if rng.random() < 0.5:
         ink(canvas, back, tones, faint, 0.02)
     wobbly = [part._replace(edge=part.edge + rng.normal(0, 0.004, len(part.edge))) for part in parts]
-    ink(canvas, wobbly, tones, tones["ink"], rng.uniform(0.04, 0.06))
+    ink(canvas, wobbly, tones, dark, rng.uniform(0.04, 0.06))
     if rng.random() < 0.6:
         hatch(rng, canvas, parts, faint)
     return reduced(canvas) + rng.normal(0, 3, (size, size, 1))
@@ -230,7 +238,7 @@ def image(seed: int, domain: str, index: int, size: int) -> tuple[NDArray[np.uin
     rng = np.random.default_rng([seed, list(DOMAINS).index(domain), index])
     label = int(rng.integers(len(CLASSES)))
     picture = RENDERERS[domain](rng, CLASSES[label], size)
-    return picture.clip(0, 255).astype(np.uint8).transpose(2, 0, 1), label
+    return np.ascontiguousarray(picture.clip(0, 255).astype(np.uint8).transpose(2, 0, 1)), label
 
 
 def styles(
@@ -239,9 +247,9 @@ def styles(
     """The classes, and for each domain its images (uint8, N x 3 x size x size) and labels (int64, N)."""
     if not 16 <= size <= 256 or not 0 < share <= 1:
         raise ValueError(f"size must be 16 to 256 and share in (0, 1], got {size} and {share}")
-    domains = {}
-    for domain, count in DOMAINS.items():
-        made = [image(seed, domain, index, size) for index in range(max(1, round(count * share)))]
-        pictures, labels = zip(*made, strict=True)
-        domains[domain] = np.stack(pictures), np.array(labels, dtype=np.int64)
-    return CLASSES, domains
+    wanted = [(domain, i) for domain, count in DOMAINS.items() for i in range(max(1, round(count * share)))]
+    made: dict[str, list[tuple[NDArray[np.uint8], int]]] = {domain: [] for domain in DOMAINS}
+    for domain, index in track(wanted, "drawing the built-in data"):
+        made[domain].append(image(seed, domain, index, size))
+    drawn = {domain: zip(*images, strict=True) for domain, images in made.items()}
+    return CLASSES, {domain: (np.stack(x), np.array(y, dtype=np.int64)) for domain, (x, y) in drawn.items()}

@@ -1,0 +1,91 @@
+"""Is the built-in data a fair test? Three figures that say so, for three seeds.
+
+    python benchmarks/styles_fairness.py
+
+1. Centralised training on all four domains pooled: accuracy on held-out images (the classes can be learnt).
+2. FedAvg with one domain left out: accuracy on held-out images of its own domains (federated training works).
+3. The same models on the domain left out (and this is what is lost there).
+
+Writes benchmarks/results/styles_fairness.json.
+"""
+
+import json
+from pathlib import Path
+from statistics import mean
+
+import torch
+
+from fedbeyond.config import Config, Train
+from fedbeyond.data.site import Site, Split
+from fedbeyond.data.splits import cut
+from fedbeyond.evaluate import measure
+from fedbeyond.experiment import dataset, networks, prepare, selection
+from fedbeyond.experiment import describe as line_of
+from fedbeyond.federation import Simulator, play, start
+from fedbeyond.gate import Gate
+from fedbeyond.nets import Task, convnet, read, write
+from fedbeyond.registry import build, make_one
+from fedbeyond.report.table import unseen
+from fedbeyond.server import Round
+
+ROUNDS, SEEDS = 20, (0, 1, 2)
+
+
+def pooled(seed: int) -> float:
+    """The best epoch's accuracy on all domains' held-out images, by the validation half of them."""
+    domains, config = dataset("styles"), Config()
+    method = build("fedavg", optimizer=make_one("optimizers", config.optimizer))
+    nets = networks(method, Task(domains.classes, (3, 32, 32), convnet()), seed, "cpu")
+    parts = [cut(split, config.train.validation, name, seed) for name, split in domains.images.items()]
+    (x, y), train = joined(parts, "val"), joined(parts, "train")
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    choose, test = ((x[half], y[half]) for half in order.chunk(2))
+    site = Site("all", {"train": train, "val": choose}, nets, batch_size=config.train.batch_size, seed=seed)
+    federation = Simulator(method.client, [site])
+    gate = Gate(method.sends, {"model": read(nets["model"])}, {"all": site.size})
+    state, found = start(method, ("all",), nets), []
+    for number in range(ROUNDS):
+        state, _ = play(method, state, Round(number, ROUNDS, ("all",), ("all",)), federation, gate)
+        net = write(nets["model"], state["server"]["model"])
+        found.append((measure(net, choose)["accuracy"].item(), measure(net, test)["accuracy"].item()))
+    return max(found)[1]
+
+
+def joined(parts: list[dict[str, Split]], name: str) -> Split:
+    return torch.cat([part[name][0] for part in parts]), torch.cat([part[name][1] for part in parts])
+
+
+def left_out(target: str, seed: int) -> tuple[float, float]:
+    """FedAvg's accuracy at home and away, in the round that source validation picks."""
+    setup = prepare(Config(target=target, seed=seed, train=Train(rounds=ROUNDS)))
+    clients, lines = setup.federation.clients, []
+    state = start(setup.method, clients, setup.nets)
+    for number in range(ROUNDS):
+        state, minutes = play(
+            setup.method, state, Round(number, ROUNDS, clients, clients), setup.federation, setup.gate
+        )
+        lines.append(line_of(setup, number, state, minutes))
+    best = max(lines, key=selection)
+    return selection(best), unseen(best)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    central = [pooled(seed) for seed in SEEDS]
+    print(f"centralised, all domains, held-out images: {mean(central):.1%}", flush=True)
+    away = {}
+    for target in dataset("styles").images:
+        found = [left_out(target, seed) for seed in SEEDS]
+        away[target] = {"own": mean(own for own, _ in found), "unseen": mean(new for _, new in found)}
+        print(
+            f"fedavg, {target:9} unseen: own {away[target]['own']:.1%}, unseen {away[target]['unseen']:.1%}", flush=True
+        )
+    own, new = (mean(one[key] for one in away.values()) for key in ("own", "unseen"))
+    print(f"fedavg on average: own {own:.1%}, unseen {new:.1%}, lost {100 * (own - new):.1f} points")
+    result = {"rounds": ROUNDS, "seeds": SEEDS, "centralised": central, "fedavg": away}
+    path = Path(__file__).parent / "results" / "styles_fairness.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
