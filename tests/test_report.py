@@ -8,11 +8,11 @@ from fedbeyond.report.page import page
 from fedbeyond.results import load
 
 
-def line(method, target, seed, number, val, test, rounds=3):
+def line(method, target, seed, number, val, test, rounds=3, setting="a"):
     scores = {"x": {"val": {"accuracy": val, "loss": 1.0}}, target: {"test": {"accuracy": test, "loss": 1.0}}}
     left = {"x": {"parameters": {"model": 1000 + number}}}
     return {
-        "method": method, "target": target, "seed": seed, "round": number, "rounds": rounds,
+        "method": method, "target": target, "seed": seed, "round": number, "rounds": rounds, "setting": setting,
         "scores": scores, "weights": {}, "aside": [], "left": left,
     }  # fmt: skip
 
@@ -73,6 +73,14 @@ def test_the_page_needs_nothing_but_itself_and_escapes_names():
     assert "http" not in html and "src=" not in html and "@import" not in html
     assert "1,002" in html  # the most that left a site
     assert html.count("<polyline") == 6
+
+
+def test_one_run_under_two_settings_is_refused_and_two_runs_under_two_are_marked():
+    other = [{**entry, "setting": "b"} for entry in LINES if entry["method"] == "fedavg+ga"]
+    with pytest.raises(ConfigError, match=r"fedavg\+ga, a unseen, seed 0 was run under two settings \(a, b\)"):
+        table.tabulate([*LINES, *other])
+    mixed = table.tabulate([*[entry for entry in LINES if entry["method"] == "fedavg"], *other])
+    assert "NOT COMPARABLE" in mixed.caption and "NOT" not in table.tabulate(LINES).caption
 
 
 def test_an_unknown_rule_is_told():

@@ -1,8 +1,10 @@
 """What is run: a TOML file as frozen records. An unknown key is an error that names the nearest known one."""
 
+import json
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields, is_dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,6 +64,11 @@ class Config:
     def identity(self) -> dict[str, Any]:
         """What makes this run this run, for comparing and for writing down."""
         return {key: value for key, value in asdict(self).items() if key != "bench"}
+
+    def setting(self) -> str:
+        """A digest of all that runs must have in common to stand in one table."""
+        common = {key: value for key, value in self.identity().items() if key not in ("method", "target", "seed")}
+        return sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def load(path: Path | None, settings: Iterable[str] = ()) -> Config:

@@ -160,6 +160,7 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
         "method": config.method,
         "target": config.target,
         "seed": config.seed,
+        "setting": config.setting(),
         "round": number,
         "rounds": config.train.rounds,
         "scores": scores,

@@ -32,12 +32,15 @@ class Table(NamedTuple):
     cells: dict[tuple[str, str], list[float]]
     seeds: int
     unfinished: int
+    settings: int = 1
 
     @property
     def caption(self) -> str:
         """What the numbers are."""
         many = f"mean ± standard deviation over {self.seeds} seeds" if self.seeds > 1 else "one seed"
         note = f"; {self.unfinished} unfinished runs left out" if self.unfinished else ""
+        if self.settings > 1:
+            note += f"; NOT COMPARABLE: rows come from {self.settings} settings (data, network, optimizer or training)"
         return f"Accuracy on the unseen domain (%), {CAPTIONS[self.rule]}, {many}{note}"
 
 
@@ -50,7 +53,14 @@ def runs(lines: Iterable[Line]) -> dict[tuple[str, str, int], list[Line]]:
     """The lines of each run, in the order of rounds."""
     found: dict[tuple[str, str, int], dict[int, Line]] = {}
     for line in lines:
-        found.setdefault((line["method"], line["target"], line["seed"]), {})[line["round"]] = line
+        key = (line["method"], line["target"], line["seed"])
+        first = next(iter(found.setdefault(key, {}).values()), line)
+        if first["setting"] != line["setting"]:
+            raise ConfigError(
+                f"{key[0]}, {key[1]} unseen, seed {key[2]} was run under two settings "
+                f"({first['setting']}, {line['setting']}); report their folders one by one"
+            )
+        found[key][line["round"]] = line
     return {key: [rounds[number] for number in sorted(rounds)] for key, rounds in found.items()}
 
 
@@ -74,7 +84,8 @@ def tabulate(lines: Iterable[Line], rule: str = "source-validation") -> Table:
             cells[method, target] = [scores[target, seed] for seed in seeds if (target, seed) in scores]
         whole = [seed for seed in seeds if all((target, seed) in scores for target in targets)]
         cells[method, "average"] = [mean(scores[target, seed] for target in targets) for seed in whole]
-    return Table(rule, methods, targets, cells, len(seeds), len(every) - len(done))
+    settings = {run[0]["setting"] for run in done.values()}
+    return Table(rule, methods, targets, cells, len(seeds), len(every) - len(done), len(settings))
 
 
 def number(values: Sequence[float], plusminus: str = " ± ") -> str:
