@@ -42,7 +42,7 @@ def want(config, tmp_path) -> dict[str, bytes]:
 
 def test_a_run_leaves_its_lines_its_model_and_its_times(config, tmp_path):
     lines = finish(config, tmp_path)
-    assert [line["round"] for line in lines] == [0, 1, 2] and experiment.finished(tmp_path)
+    assert [line["round"] for line in lines] == [0, 1, 2] and experiment.finished(tmp_path, config)
     assert lines == list(results.read(tmp_path / "results.jsonl"))
     assert set(lines[0]["scores"]) == {"photo", "painting", "cartoon", "sketch"}
     assert set(lines[0]["scores"]["sketch"]) == {"test"} and set(lines[0]["scores"]["photo"]) == {"val"}
@@ -107,7 +107,7 @@ def test_killed_at_any_instant_a_real_process_ends_with_the_same_bytes(tmp_path)
     subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
     place, kills, chance = Path("scaffold+ga/sketch/seed-0"), 0, random.Random(0)
     torn = tmp_path / "torn" / place
-    while not experiment.finished(torn):
+    while not (torn / "done").exists():
         process = subprocess.Popen(command(tmp_path / "torn"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         written = len(experiment.lines(torn)) + 2
         while process.poll() is None and (len(experiment.lines(torn)) < written or kills >= 4):
@@ -125,6 +125,8 @@ def test_a_folder_that_holds_another_run_is_not_touched(config, tmp_path, want):
     other = replace(config, train=Train(rounds=5, batch_size=8))
     with pytest.raises(ConfigError, match=r"holds another run: train is .*'rounds': 3.* there, .*'rounds': 5.* here"):
         finish(other, tmp_path / "whole")
+    with pytest.raises(ConfigError, match="holds another run"):  # nor taken for this one because it is done
+        experiment.finished(tmp_path / "whole", other)
     assert contents(tmp_path / "whole") == want
 
 

@@ -130,6 +130,13 @@ def test_add_a_method_is_a_complete_method_in_under_30_lines(tmp_path):
     assert ended.returncode == 0 and "fedavgm(momentum=0.5)+ga, sketch unseen" in ended.stdout, ended.stderr
 
 
+def test_the_python_in_the_docs_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "running.md").read_text(), re.S)
+    exec(compile(block, "running.md", "exec"), {})
+    assert "fedavg+ga" in capsys.readouterr().out and (tmp_path / "runs/mine/done").exists()
+
+
 def test_every_link_and_picture_in_the_docs_exists():
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
         for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):

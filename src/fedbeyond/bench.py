@@ -20,7 +20,7 @@ from .results import Line
 def run_one(config: Config, out: Path, device: str, threads: int) -> None:
     """Train one method with one domain left out, and say how it went."""
     folder = experiment.place(out, config)
-    if not experiment.finished(folder):
+    if not experiment.finished(folder, config):
         setup = experiment.prepare(config, machine(device, threads))
         with Meter(config.train.rounds) as meter:
             follow(setup, folder, meter)
@@ -39,7 +39,7 @@ def run_all(config: Config, out: Path, device: str, threads: int) -> None:
     for cell in grid(config):
         folder = experiment.place(out, cell)
         total += 1
-        if not experiment.finished(folder):
+        if not experiment.finished(folder, cell):
             todo.append((cell, folder))
     print(f"{total} runs: {total - len(todo)} done, {len(todo)} to go; kept in {out}", flush=True)
     device, failures = machine(device, threads), []
@@ -50,11 +50,12 @@ def run_all(config: Config, out: Path, device: str, threads: int) -> None:
             except FederationError as error:  # one method that breaks down does not stop the others
                 meter.skip(cell.train.rounds - len(experiment.lines(folder)))
                 failures.append(f"{cell.method}, {cell.target} unseen, seed {cell.seed}: {error}")
+    if len(failures) < total:
+        print()
+        write_report([out], "source-validation", "text", None)
+        write_report([out], "source-validation", "html", out / "report.html")
     if failures:
         raise FederationError(f"{len(failures)} of {total} runs broke down: {' | '.join(failures)}")
-    print()
-    write_report([out], "source-validation", "text", None)
-    write_report([out], "source-validation", "html", out / "report.html")
 
 
 def grid(config: Config) -> Iterator[Config]:

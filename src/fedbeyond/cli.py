@@ -1,5 +1,6 @@
 """The command line: parses, calls, prints; holds no logic. Everything heavy is imported when a command needs it."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except FedbeyondError as error:
+        if os.environ.get("FEDBEYOND_TRACEBACK"):
+            raise
         sys.exit(_complain(str(error)))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -79,9 +79,21 @@ def place(out: Path, config: Config) -> Path:
     return out / method / str(config.target) / f"seed-{config.seed}"
 
 
-def finished(folder: Path) -> bool:
-    """Whether the run that lives there is over."""
+def finished(folder: Path, config: Config) -> bool:
+    """Whether this run, and no other, lives there and is over."""
+    belongs(folder, config)
     return (folder / "done").exists()
+
+
+def belongs(folder: Path, config: Config) -> None:
+    """Refuse a folder that holds another run."""
+    path, wanted = folder / "config.json", json.loads(json.dumps(config.identity()))
+    if path.exists():
+        found = json.loads(path.read_text("utf-8"))
+        differing = [key for key in wanted if wanted[key] != found.get(key)]
+        if differing:
+            told = "; ".join(f"{key} is {found.get(key)} there, {wanted[key]} here" for key in differing)
+            raise ConfigError(f"{folder} holds another run: {told}; choose another --out or delete that folder")
 
 
 def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
@@ -138,15 +150,9 @@ def claimed(folder: Path, config: Config) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StorageError(f"{folder} is in use by another process; wait for it or choose another --out") from None
-        wanted = json.loads(json.dumps(config.identity()))
-        written = folder / "config.json"
-        if not written.exists():
-            checkpoint.write(written, json.dumps(wanted, indent=1).encode())
-        found = json.loads(written.read_text("utf-8"))
-        if found != wanted:
-            differing = [key for key in wanted if wanted[key] != found.get(key)]
-            told = "; ".join(f"{key} is {found.get(key)} there, {wanted[key]} here" for key in differing)
-            raise ConfigError(f"{folder} holds another run: {told}; choose another --out or delete that folder")
+        belongs(folder, config)
+        if not (folder / "config.json").exists():
+            checkpoint.write(folder / "config.json", json.dumps(config.identity(), indent=1).encode())
         yield
 
 
