@@ -19,13 +19,14 @@ from fedbeyond.config import Config, Train
 from fedbeyond.data.site import Site, Split
 from fedbeyond.data.splits import cut
 from fedbeyond.evaluate import measure
-from fedbeyond.experiment import dataset, networks, prepare, selection
+from fedbeyond.experiment import dataset, networks, prepare
 from fedbeyond.experiment import describe as line_of
 from fedbeyond.federation import Simulator, play, start
 from fedbeyond.gate import Gate
 from fedbeyond.nets import Task, convnet, read, write
 from fedbeyond.registry import build, make_one
 from fedbeyond.report.table import unseen
+from fedbeyond.results import selection
 from fedbeyond.server import Round
 
 ROUNDS, SEEDS = 20, (0, 1, 2)
@@ -43,7 +44,7 @@ def pooled(seed: int) -> float:
     site = Site("all", {"train": train, "val": choose}, nets, batch_size=config.train.batch_size, seed=seed)
     federation = Simulator(method.client, [site])
     gate = Gate(method.sends, {"model": read(nets["model"])}, {"all": site.size})
-    state, found = start(method, ("all",), nets), []
+    state, found = start(method, ("all",), gate.nets), []
     for number in range(ROUNDS):
         state, _ = play(method, state, Round(number, ROUNDS, ("all",), ("all",)), federation, gate)
         net = write(nets["model"], state["server"]["model"])
@@ -59,7 +60,7 @@ def left_out(target: str, seed: int) -> tuple[float, float]:
     """FedAvg's accuracy at home and away, in the round that source validation picks."""
     setup = prepare(Config(target=target, seed=seed, train=Train(rounds=ROUNDS)))
     clients, lines = setup.federation.clients, []
-    state = start(setup.method, clients, setup.nets)
+    state = start(setup.method, clients, setup.gate.nets)
     for number in range(ROUNDS):
         state, minutes = play(
             setup.method, state, Round(number, ROUNDS, clients, clients), setup.federation, setup.gate

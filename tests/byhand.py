@@ -47,7 +47,7 @@ def play_rounds(method: Method, rounds: int, batch_size: int = 9, epochs: int = 
         sites.append(Site(name, data, nets, batch_size=batch_size, epochs=epochs, **settings))  # type: ignore[arg-type]
     federation = Simulator(method.client, sites)
     gate = Gate(method.sends, {"model": read(nets["model"])}, {site.name: site.size for site in sites})
-    states, state = [], start(method, federation.clients, nets)
+    states, state = [], start(method, federation.clients, gate.nets)
     for number in range(rounds):
         now = Round(number, total, federation.clients, federation.clients)
         state, _ = play(method, state, now, federation, gate)

@@ -59,6 +59,8 @@ def test_a_bench_compares_skips_what_is_done_and_writes_its_page(call, tmp_path)
     assert code == 0 and "4 runs: 4 done, 0 to go" in out
     code, out, _ = call("report", tmp_path, "--format", "markdown", "--select", "last")
     assert code == 0 and out.startswith("| method | photo | sketch | average |") and "last round" in out
+    code, _, err = call("report", tmp_path, "--select", "luck")
+    assert code == 2 and "selection rule 'luck' is not known" in err
     code, out, _ = call("report", tmp_path, "--format", "html", "--out", tmp_path / "page.html")
     assert code == 0 and str(tmp_path / "page.html") in out and "<html" in (tmp_path / "page.html").read_text()
 
@@ -93,9 +95,14 @@ def test_a_plugin_brings_a_method_of_ones_own(call, tmp_path):
         "from fedbeyond.registry import register\nfrom fedbeyond.methods.fedavg import fedavg\n"
         "register('methods', 'mine', lambda optimizer: fedavg('uniform', optimizer))\n"
     )
-    words = ["run", "-m", "mine", "-t", "photo", *SMALL, "--out", tmp_path / "runs"]
-    code, out, _ = call(*words, "--set", f"plugins=['{plugin}']")
-    assert code == 0 and "mine, photo unseen" in out
+    grid = ["--set", "bench.methods=['mine', 'mine+ga']", "--set", "target=photo", "--set", f"plugins=['{plugin}']"]
+    code, out, _ = call("check", *SMALL, *grid)
+    assert code == 0 and "2 runs" in out
+    code, out, _ = call("bench", *SMALL, *grid, "--out", tmp_path / "runs")
+    assert code == 0 and "mine+ga" in out
+    plugin.write_text(plugin.read_text() + "# another method now\n")
+    code, _, err = call("bench", *SMALL, *grid, "--out", tmp_path / "runs")
+    assert code == 2 and "holds another run: plugins is" in err
 
 
 def folder(root: Path, domains: dict[str, tuple[str, ...]]) -> str:
@@ -122,7 +129,14 @@ BAD = {
     "an unknown device": (["run", "-t", "photo", "--device", "abacus"], "try --device cpu"),
     "an unknown shelf": (["list", "shoes"], "nothing to list under 'shoes'"),
     "an unknown format": (["report", ".", "--format", "pdf"], "format 'pdf' is not known"),
-    "an unknown rule": (["report", "runs", "--select", "luck"], "runs"),
+    "results that are not there": (["report", "runs"], "cannot read runs"),
+    "a plugin that is not there": (["run", "-t", "photo", "--set", "plugins=['nosuch']"], "nosuch cannot be loaded"),
+    "a picture of no kind": (
+        ["data", "show", "styles(share=0.02)", "--out", "x.xyz"],
+        "call the picture something.png",
+    ),
+    "a network of no width": (["run", "-t", "photo", "--set", "network=convnet(width=0)"], "width=0 does not fit"),
+    "a budget of nothing": (["run", "-t", "photo", "-m", "fedsb(budget=0)"], "does not fit"),
     "a missing plugin": (["run", "-t", "photo", "--set", "plugins=['no.py']"], "no.py is not a file"),
 }
 
@@ -163,6 +177,21 @@ def test_a_disk_that_takes_no_more_is_told_and_nothing_is_lost(tmp_path):
     assert ended.returncode == 2 and ended.stderr.count("error: ") == 1
     assert "File too large; make room or choose another --out" in ended.stderr.splitlines()[-1]
     assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+def test_a_domain_may_be_called_1(call, tmp_path):
+    words = ["--set", folder(tmp_path / "data", {"1": ("x", "y"), "2": ("x", "y"), "none": ("x", "y")})]
+    words += ["--set", "train.rounds=1", "--set", "network=convnet(width=2)", "--out", tmp_path / "runs"]
+    for target in ("1", "none"):
+        code, out, err = call("run", "-t", target, *words)
+        assert code == 0 and f"fedavg, {target} unseen" in out, err
+
+
+def test_classes_can_be_named_in_a_spelling(call, tmp_path):
+    data = folder(tmp_path / "o'brien, x", {"a": ("x", "y", "z"), "b": ("x", "y")})
+    data = f"data=folder(root=\"{tmp_path}/o'brien, x\", size=8, classes=['x', 'y'])"
+    code, out, _ = call("run", "-t", "a", "--set", data, "--set", "train.rounds=1", "--out", tmp_path / "runs")
+    assert code == 0 and "a unseen" in out
 
 
 def test_ctrl_c_says_how_to_go_on(call, tmp_path, monkeypatch):

@@ -89,21 +89,20 @@ def test_a_method_that_cannot_be_made_is_told(spelled, message):
         registry.build(spelled)
 
 
-def test_presets_are_starting_points_for_options():
-    part = registry.parse("fedsb:official(budget=2)")[0]
-    registry.find("methods", "fedsb")
-    seen = {}
-
-    def factory(smoothing: float = 0.0, budget: int = 0, fresh: bool = True) -> None:
-        seen.update(smoothing=smoothing, budget=budget, fresh=fresh)
-
-    factory.__module__ = "fedbeyond.methods.fedsb"
-    registry.register("methods", "probe", factory)
+def test_presets_are_starting_points_for_options(tmp_path):
+    plugin = tmp_path / "probe.py"
+    plugin.write_text(
+        "from fedbeyond.registry import register\n"
+        "PRESETS = {'official': {'smoothing': 0.01, 'budget': 45}}\n"
+        "def probe(smoothing: float = 0.0, budget: int = 0, fresh: bool = True):\n"
+        "    return smoothing, budget, fresh\n"
+        "register('methods', 'probe', probe)\n"
+    )
+    registry.load_plugins([str(plugin)])
     try:
-        registry.make("methods", part._replace(name="probe"))
+        assert registry.build("probe:official(budget=2)") == (0.01, 2, True)
     finally:
         del registry.SHELVES["methods"]["probe"]
-    assert seen == {"smoothing": 0.01, "budget": 2, "fresh": False}
 
 
 def test_a_name_is_registered_once():

@@ -195,6 +195,39 @@ def test_who_takes_part_depends_on_seed_and_round_alone():
     assert participants(names, None, 0, 0) == participants(names, 9, 0, 0) == names
 
 
+def test_an_experiment_that_is_run_twice_begins_twice(config, tmp_path):
+    setup = experiment.prepare(config)
+    assert list(experiment.run(setup, tmp_path / "a")) == list(experiment.run(setup, tmp_path / "b"))
+
+
+def test_a_run_that_never_got_through_a_round_can_be_corrected(config, tmp_path):
+    with pytest.raises(FederationError):
+        finish(replace(config, optimizer="sgd(lr=1e6)"), tmp_path)
+    assert len(finish(config, tmp_path)) == 3
+
+
+def test_a_run_goes_on_only_where_it_is_computed_the_same_way(config, tmp_path):
+    begun = experiment.run(experiment.prepare(config), tmp_path)
+    next(begun)
+    begun.close()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ConfigError, match=r"began with threads 1 \(now 2\); go on with the same, or delete"):
+            finish(config, tmp_path)
+    finally:
+        torch.set_num_threads(1)
+    assert len(finish(config, tmp_path)) == 2
+
+
+def test_a_missing_line_is_noticed(config, tmp_path):
+    finish(config, tmp_path)
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[::2]))
+    assert not experiment.finished(tmp_path, config)
+    with pytest.raises(StorageError, match="lacks rounds that were played"):
+        finish(config, tmp_path)
+
+
 def test_seeds_differ_and_nothing_else_does(config, tmp_path):
     one, same, other = (finish(replace(config, seed=seed), tmp_path / str(i)) for i, seed in enumerate((0, 0, 1)))
     assert one == same and one[-1]["scores"] != other[-1]["scores"]

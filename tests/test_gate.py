@@ -22,7 +22,7 @@ GATE = toy.gate(METHOD)
 
 def good_answers():
     federation = Simulator(METHOD.client, toy.sites(METHOD))
-    state = start(METHOD, federation.clients, toy.nets(METHOD))
+    state = start(METHOD, federation.clients, toy.shared(METHOD))
     request = Request("train", state["server"], federation.clients)
     return request, federation.ask(request, Post(0, 0, {}))
 
@@ -91,7 +91,7 @@ branch = st.tuples(st.just("branch"), st.sampled_from(["model", "model/params", 
 extra = st.tuples(st.just("extra"), st.sampled_from(EXTRA), st.none())
 weight = st.tuples(st.just("weight"), st.sampled_from(WRONG_WEIGHTS), st.none())
 name = st.tuples(st.just("name"), st.sampled_from(WRONG_NAMES), st.none())
-size = st.tuples(st.just("size"), st.sampled_from(PARAMS), st.floats(101, 1e20) | st.floats(0, 1e-3))
+size = st.tuples(st.just("size"), st.sampled_from(PARAMS), st.floats(12, 1e20) | st.floats(0, 1e-2))
 body = st.tuples(st.just("body"), st.sampled_from([None, [], "tree", torch.ones(3), {}, {"model": {}}]), st.none())
 mutation = st.one_of(leaf, leaf, leaf, count, branch, extra, weight, name, size, body)
 
@@ -135,6 +135,38 @@ def fuzz(mutations, site):
 def test_ten_thousand_mutated_replies_and_none_reaches_a_method():
     fuzz()
     assert SEEN.total() >= 10_000 and len(SEEN) == 8, SEEN
+
+
+NOVA = registry.build("fednova")
+
+
+def nova_answers(sizes):
+    federation = Simulator(NOVA.client, toy.sites(NOVA, sizes))
+    state = start(NOVA, federation.clients, toy.shared(NOVA))
+    request = Request("train", state["server"], federation.clients)
+    return request, federation.ask(request, Post(0, 0, {}))
+
+
+@pytest.mark.parametrize("lie", [0.0, -3.0, 1e-9, 1e9])
+def test_a_scalar_that_a_server_divides_by_is_no_way_in(lie):
+    request, answers = nova_answers(toy.SIZES)
+    bad = answers["north"]._replace(body=answers["north"].body | {"reach": torch.tensor(lie)})
+    verdict = toy.gate(NOVA).admit(request, {**answers, "north": bad})
+    assert [failure.client for failure in verdict.aside] == ["north"]
+
+
+@pytest.mark.parametrize("sizes", [{"east": 8, "north": 8, "west": 900}, {"east": 8, "north": 900}])
+def test_a_site_that_is_a_hundred_times_as_large_is_welcome(sizes):
+    request, answers = nova_answers(sizes)
+    assert toy.gate(NOVA, sizes).admit(request, answers).aside == []
+
+
+def test_a_reply_of_any_depth_is_only_a_wrong_reply():
+    deep: dict = {}
+    for _ in range(5000):
+        deep = {"x": deep}
+    verdict = GATE.admit(REQUEST, {**GOOD, "east": GOOD["east"]._replace(body=deep)})
+    assert [failure.client for failure in verdict.aside] == ["east"]
 
 
 def test_good_replies_pass_sorted_by_client_with_their_ledger():

@@ -20,6 +20,7 @@ from fedbeyond.laws import (
     portable,
     pure,
     resumable,
+    sampled,
     storable,
     symmetric,
 )
@@ -27,7 +28,7 @@ from fedbeyond.losses import cross_entropy
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.methods.scaffold import scaffold
 from fedbeyond.nets import read
-from fedbeyond.server import Request, Server, mean
+from fedbeyond.server import Request, Server, Weighting, mean
 
 PLAIN = list(registry.SHELVES["methods"])
 WRAPPED = [f"{name}+{wrapper}" for name in PLAIN for wrapper in registry.SHELVES["wrappers"]]
@@ -53,6 +54,17 @@ def test_every_method_differs_from_fedavg(name):
 @pytest.mark.parametrize("name", WRAPPED)
 def test_every_wrapper_differs_from_what_it_wraps(name):
     alive(lambda: registry.build(name), [lambda: registry.build(name.rpartition("+")[0])])
+
+
+@pytest.mark.parametrize("off", ["fedsb(smoothing=0)", "fedsb(budget=none)"])
+def test_each_part_of_fedsb_is_alive(off):
+    alive(lambda: registry.build("fedsb"), [lambda: registry.build(off)])
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if name != "fedavg"])
+def test_a_wrapper_that_does_nothing_is_found_out(name):
+    with pytest.raises(LawBroken, match="plain averaging"):
+        alive(lambda: registry.build(f"{name}+ga(step=0)"), [lambda: registry.build(name)])
 
 
 # negative controls: each broken method fails the law that should catch it
@@ -175,6 +187,24 @@ def draws_from_nowhere():
     return replace(fedavg(), client=training(term))
 
 
+def expects_everybody():
+    def round(state, now):
+        replies = yield Request("train", state, now.clients)
+        by_name = {reply.client: reply for reply in replies}
+        return {"model": mean([by_name[name] for name in now.enrolled], "model")}
+
+    return replace(fedavg(), server=Server(lambda nets: nets, round))
+
+
+def forgets_who_is_not_asked():
+    """Its weights are gone once everybody with a share is left out: nothing over nothing."""
+
+    def update(replies, memory, now):
+        return [1.0 if reply.client == "west" else 0.0 for reply in replies], memory
+
+    return replace(fedavg(), weighting=Weighting(lambda clients: {}, update))
+
+
 BROKEN = [
     (deterministic, forgets_nothing, "a second run of the same method"),
     (deterministic, remembers_in_its_module, "gives other numbers"),
@@ -182,6 +212,8 @@ BROKEN = [
     (resumable, keeps_part_of_its_state_outside, "stopped and resumed"),
     (portable, draws_from_nowhere, "in another order"),
     (symmetric, counts_the_first_reply_twice, "opposite order"),
+    (sampled, expects_everybody, "some of the sites ends in KeyError"),
+    (sampled, forgets_who_is_not_asked, "some of the sites ends in ZeroDivisionError"),
     (pure, writes_into_what_it_received, "changed what it was given"),
     (declared, sends_more_than_it_says, "undeclared .*mean_image"),
     (declared, declares_more_than_it_sends, "never sent: .*loss"),

@@ -57,9 +57,10 @@ def test_scaffolds_first_round_is_uniform_fedavg():
     assert_close(model(scaffold(), rounds=1), model(fedavg("uniform"), rounds=1))
 
 
-def test_scaffolds_server_control_is_the_mean_of_the_clients():
-    method = scaffold()
+@pytest.mark.parametrize("method", [scaffold(), ga(scaffold())], ids=["scaffold", "scaffold+ga"])
+@pytest.mark.parametrize("asked", [None, 2])
+def test_scaffolds_server_control_is_the_mean_of_the_clients(method, asked):
     federation = Simulator(method.client, toy.sites(method))
-    state, _ = simulate(method, federation=federation)
-    kept = [slots["pending"]["private"]["control"] for slots in federation.slots.values()]
+    state, _ = simulate(method, 6, federation=federation, asked=asked)
+    kept = [slots.get("pending", slots)["private"]["control"] for slots in federation.slots.values()]
     assert_close(tree.flatten(tree.mean(kept, [1.0] * 3)), tree.flatten(state["server"]["control"]))

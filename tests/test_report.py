@@ -33,8 +33,8 @@ LINES = [
 )
 def test_a_rule_picks_the_round_it_says(rule, fedavg, ga):
     found = table.tabulate(LINES, rule)
-    assert found.cells["fedavg", "a"] == pytest.approx(fedavg)
-    assert found.cells["fedavg+ga", "average"] == pytest.approx(ga)
+    assert found.on("fedavg", "a") == pytest.approx(fedavg)
+    assert found.average("fedavg+ga") == pytest.approx(ga)
 
 
 def test_the_oracle_is_called_what_it_is():
@@ -45,6 +45,7 @@ def test_the_oracle_is_called_what_it_is():
 def test_numbers_are_mean_and_standard_deviation_over_seeds():
     text = table.text(table.tabulate(LINES))
     assert "70.0 ± 14.1" in text and "source-validation" in text  # of 60 and 80
+    assert "over up to 2 seeds" in text  # ga has one
     assert table.number([70.04]) == "70.0" and table.number([]) == "-"
 
 
@@ -55,7 +56,7 @@ def test_runs_that_are_not_finished_are_left_out_and_counted():
 
 def test_a_method_without_all_targets_has_no_average():
     found = table.tabulate([entry for entry in LINES if (entry["method"], entry["target"]) != ("fedavg+ga", "b")])
-    assert found.cells["fedavg+ga", "average"] == [] and found.cells["fedavg+ga", "b"] == []
+    assert found.average("fedavg+ga") == [] and found.on("fedavg+ga", "b") == []
 
 
 def test_tables_come_as_markdown_latex_and_csv():
@@ -64,11 +65,12 @@ def test_tables_come_as_markdown_latex_and_csv():
     latex = table.latex(found)
     assert r"fedavg & $70.0 \pm 14.1$" in latex and latex.count(r"\\") == 3 and r"(\%)" in latex
     csv = table.csv(found).splitlines()
-    assert csv[0] == "method,target,accuracy" and '"fedavg",a,60.0000' in csv and '"fedavg",a,80.0000' in csv
+    assert csv[0] == "method,target,seed,round,accuracy" and len(csv) == 7
+    assert '"fedavg","a",0,1,60.0000' in csv and '"fedavg","a",1,1,80.0000' in csv
 
 
 def test_the_page_needs_nothing_but_itself_and_escapes_names():
-    html = page([*LINES, *[{**entry, "method": "<script>x"} for entry in LINES]])
+    html = page([*LINES, *[{**entry, "method": "<script>x"} for entry in LINES if entry["method"] == "fedavg"]])
     assert "70.0 ± 14.1" in html and "<script" not in html and "&lt;script&gt;x" in html
     assert "http" not in html and "src=" not in html and "@import" not in html
     assert "1,002" in html  # the most that left a site
@@ -81,6 +83,19 @@ def test_one_run_under_two_settings_is_refused_and_two_runs_under_two_are_marked
         table.tabulate([*LINES, *other])
     mixed = table.tabulate([*[entry for entry in LINES if entry["method"] == "fedavg"], *other])
     assert "NOT COMPARABLE" in mixed.caption and "NOT" not in table.tabulate(LINES).caption
+
+
+def test_two_results_for_one_round_are_refused():
+    with pytest.raises(ConfigError, match="two different results for round 0"):
+        table.tabulate([*LINES, line("fedavg", "a", 0, 0, 0.3, 0.3)])
+    assert table.tabulate([*LINES, *LINES]) == table.tabulate(LINES)
+
+
+@pytest.mark.parametrize("content", [b"5\n", b'{"round": 0, "seconds": 1}\n', b"\xff\xfe\n", b"[1]\n"])
+def test_files_that_are_no_results_are_told(tmp_path, content):
+    (tmp_path / "odd.jsonl").write_bytes(content)
+    with pytest.raises(StorageError, match=r"odd\.jsonl"):
+        load([tmp_path / "odd.jsonl"])
 
 
 def test_an_unknown_rule_is_told():

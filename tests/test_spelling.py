@@ -10,8 +10,10 @@ from fedbeyond.spelling import Part, from_table, parse, spell, to_table
 word = st.from_regex(r"[a-z][a-z_]{0,6}", fullmatch=True).filter(
     lambda w: w not in ("none", "true", "false", "nan", "inf", "name", "preset")
 )
-text = st.text(st.characters(codec="ascii", exclude_characters="'\\", exclude_categories=("C",)), max_size=8)
-value = st.one_of(st.booleans(), st.none(), st.integers(), st.floats(allow_nan=False), word, st.lists(st.integers()))
+text = st.text(st.characters(codec="ascii", exclude_categories=("C",)), max_size=8)
+value = st.one_of(
+    st.booleans(), st.none(), st.integers(), st.floats(allow_nan=False), word, st.lists(st.integers()), st.lists(text)
+)
 parts = st.builds(Part, word, st.just("default") | word, st.dictionaries(word, value, max_size=3))
 
 

@@ -69,7 +69,7 @@ def training_ratio() -> tuple[float, float, float]:
     """Seconds of a plain round and of ours, and the median ratio of the pairs."""
     setup = prepare(Config(method="fedavg", target="sketch"))
     clients, net = setup.federation.clients, setup.nets["model"]
-    state, pairs = start(setup.method, clients, setup.nets), []
+    state, pairs = start(setup.method, clients, setup.gate.nets), []
     for number in range(-2, PAIRS):  # two turns to warm up
         now, begin = Round(number, PAIRS, clients, clients), flat(state)
 
@@ -107,7 +107,7 @@ def empty_round(parameters: int) -> float:
     sites = [Site(name, data, {"model": net}) for name in "abc"]
     federation = Simulator(method.client, sites)
     gate = Gate(method.sends, {"model": read(net)}, {site.name: 1 for site in sites})
-    state, times = start(method, federation.clients, {"model": net}), []
+    state, times = start(method, federation.clients, gate.nets), []
     for number in range(EMPTY):
         now = Round(number, EMPTY, federation.clients, federation.clients)
         seconds, (state, _) = timed(partial(play, method, state, now, federation, gate))

@@ -28,7 +28,7 @@ def run_one(config: Config, out: Path, device: str, threads: int) -> None:
     print(f"{config.method}, {config.target} unseen, seed {config.seed}: {config.train.rounds} rounds done")
     for rule, pick in table.RULES.items():
         line = pick(lines)
-        own, unseen = experiment.selection(line), table.unseen(line)
+        own, unseen = results.selection(line), table.unseen(line)
         print(f"  {rule:18} round {line['round'] + 1:3}   own domains {own:6.1%}   unseen {unseen:6.1%}")
     print(f"results: {folder / results.RESULTS}\nmodel:   {folder / 'best.safetensors'}")
 
@@ -61,8 +61,9 @@ def run_all(config: Config, out: Path, device: str, threads: int) -> None:
 def grid(config: Config) -> Iterator[Config]:
     """The cells of a grid, once all its names are known to be good."""
     registry.load_plugins(config.plugins)
+    optimizer = registry.make_one("optimizers", config.optimizer)
     for method in config.bench.methods or (config.method,):
-        registry.build(method)
+        registry.build(method, optimizer=optimizer)
     domains = experiment.dataset(config.data)
     for cell in cells(config, domains.images):
         leave_one_out(domains, cell.target, cell.train.validation, cell.seed)
@@ -81,7 +82,7 @@ def follow(setup: experiment.Experiment, folder: Path, meter: Meter, prefix: str
 
 def tell(line: Line) -> str:
     """A round in half a line."""
-    told = f"round {line['round'] + 1}/{line['rounds']}, own {experiment.selection(line):.1%}"
+    told = f"round {line['round'] + 1}/{line['rounds']}, own {results.selection(line):.1%}"
     told += f", unseen {table.unseen(line):.1%}"
     aside = ", ".join(sorted({entry["site"] for entry in line["aside"]}))
     return told + (f", set aside: {aside}" if aside else "")

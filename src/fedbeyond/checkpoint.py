@@ -24,7 +24,7 @@ def storing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StorageError(
             f"cannot write {path}: {error.strerror or error}; make room or choose another --out, "
-            f"then give the same command again: it goes on where it stopped"
+            f"then give the same command again: what was finished is kept"
         ) from None
 
 

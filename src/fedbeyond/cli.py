@@ -24,7 +24,7 @@ app.add_typer(data, name="data")
 ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file; none: the built-in data and defaults.")]
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="As in --set train.rounds=5.")]
 Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes the best there is.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: cuda if there is one.")]
 Threads = Annotated[int, typer.Option(help="Threads to compute with; 0: every core.", min=0)]
 
 
@@ -69,10 +69,8 @@ def run(
     from .bench import run_one
     from .config import load
 
-    chosen = {"method": method, "target": target, "seed": seed}
-    flags = [f"{key}={value}" for key, value in chosen.items() if value is not None]
     with _interruptible():
-        run_one(load(config, [*settings, *flags]), out, device, threads)
+        run_one(load(config, settings, method=method, target=target, seed=seed), out, device, threads)
 
 
 @app.command()
@@ -106,7 +104,7 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or result files.")],
     select: Annotated[str, typer.Option(help="source-validation, last or oracle.")] = "source-validation",
     style: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or html.")] = "text",
-    out: Annotated[Path | None, typer.Option(help="A file to write; none: the terminal.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A file to write; none: the terminal (html: report.html).")] = None,
 ) -> None:
     """Make a table of methods and unseen domains, or a page, from the results of runs."""
     from .bench import write_report

@@ -29,7 +29,7 @@ class Client(NamedTuple):
 
 def enrol(client: Client, site: Site) -> Tree:
     """A site's two slots at the start: a private state that counts, and none that is pending."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
         return {"private": tree.to("cpu", client.init(site.reseed(0, "init")))}
 
 
@@ -43,7 +43,7 @@ def answer(client: Client, site: Site, slots: Tree, request: Request, post: Post
     private, pending = slots["private"], slots.get("pending")
     if pending and int(pending["ticket"]) == post.accepted.get(site.name):
         private = pending["private"]
-    with torch.random.fork_rng(devices=[]):  # reseeding is nobody else's business
+    with torch.random.fork_rng(range(torch.cuda.device_count())):  # reseeding is nobody else's business
         site.reseed(post.round, request.kind)
         received, known = tree.to(site.device, request.body), tree.to(site.device, private)
         body, kept = client.handlers[request.kind](site, received, known)

@@ -40,11 +40,11 @@ class Train:
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
 class Bench:
-    """A grid of runs."""
+    """A grid of runs; what is not given is that of the single run."""
 
     methods: tuple[Spelling, ...] = ()
-    targets: tuple[str, ...] = ()  # none: every domain in turn
-    seeds: tuple[int, ...] = (0,)
+    targets: tuple[str, ...] = ()  # nor a single run's: every domain in turn
+    seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
@@ -63,7 +63,8 @@ class Config:
 
     def identity(self) -> dict[str, Any]:
         """What makes this run this run, for comparing and for writing down."""
-        return {key: value for key, value in asdict(self).items() if key != "bench"}
+        plugins = [f"{plugin} {_digest(plugin)}" if plugin.endswith(".py") else plugin for plugin in self.plugins]
+        return {key: value for key, value in asdict(self).items() if key != "bench"} | {"plugins": plugins}
 
     def setting(self) -> str:
         """A digest of all that runs must have in common to stand in one table."""
@@ -71,8 +72,8 @@ class Config:
         return sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def load(path: Path | None, settings: Iterable[str] = ()) -> Config:
-    """Read a TOML file (none: all defaults) and apply `key=value` settings to it."""
+def load(path: Path | None, settings: Iterable[str] = (), **given: Any) -> Config:
+    """Read a TOML file (none: all defaults), apply `key=value` settings to it, then what is `given` as it is."""
     table: dict[str, Any] = {}
     if path is not None:
         try:
@@ -86,6 +87,7 @@ def load(path: Path | None, settings: Iterable[str] = ()) -> Config:
         if not equals:
             raise ConfigError(f"--set takes key=value, as in --set train.rounds=5; got {setting!r}")
         _set(table, key.strip(), spelling.read_value(value.strip()))
+    table |= {key: value for key, value in given.items() if value is not None}
     return parse(table, str(path or "--set"))
 
 
@@ -96,9 +98,6 @@ def parse(table: dict[str, Any], source: str = "config") -> Config:
         return Config(**table)
     except ValidationError as error:
         first = error.errors()[0]
-        cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, ConfigError):
-            raise cause from None
         place = ".".join(str(step) for step in first["loc"])
         raise ConfigError(f"{source}: {place} = {first['input']!r} does not fit: {first['msg']}") from None
 
@@ -106,10 +105,15 @@ def parse(table: dict[str, Any], source: str = "config") -> Config:
 def cells(config: Config, domains: Iterable[str]) -> Iterator[Config]:
     """The runs of a grid: every method on every target with every seed."""
     bench = config.bench
-    for seed in bench.seeds:
-        for target in bench.targets or tuple(domains):
+    for seed in bench.seeds or (config.seed,):
+        for target in bench.targets or ((config.target,) if config.target else tuple(domains)):
             for method in bench.methods or (config.method,):
                 yield replace(config, method=method, target=target, seed=seed, bench=Bench())
+
+
+def _digest(plugin: str) -> str:
+    path = Path(plugin)
+    return sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "missing"
 
 
 def _known(table: dict[str, Any], record: type, source: str, path: str = "") -> None:

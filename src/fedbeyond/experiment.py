@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import checkpoint, registry, results
+from . import __version__, checkpoint, registry, results, tree
 from .checkpoint import storing
 from .config import Config
 from .data.domains import Domains
@@ -24,7 +24,7 @@ from .federation import Simulator, participants, play, start
 from .gate import Gate, Left
 from .method import Method
 from .nets import Networks, Task, read, write
-from .results import RESULTS, TIMES, Line
+from .results import RESULTS, TIMES, Line, selection
 from .server import Round
 from .tree import Tree
 
@@ -59,7 +59,7 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     settings: dict[str, Any] = {"batch_size": config.train.batch_size, "epochs": config.train.epochs}
     settings |= {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}
     sites = [Site(name, splits, nets, **settings) for name, splits in data.items()]
-    shared = {name: read(nets[name]) for name in method.shared}
+    shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
     gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, config.train.quorum)
     return Experiment(config, method, nets, Simulator(method.client, sites), gate, test)
 
@@ -82,27 +82,50 @@ def place(out: Path, config: Config) -> Path:
 def finished(folder: Path, config: Config) -> bool:
     """Whether this run, and no other, lives there and is over."""
     belongs(folder, config)
-    return (folder / "done").exists()
+    return (folder / "done").exists() and len(lines(folder)) == config.train.rounds
 
 
 def belongs(folder: Path, config: Config) -> None:
-    """Refuse a folder that holds another run."""
-    path, wanted = folder / "config.json", json.loads(json.dumps(config.identity()))
-    if path.exists():
-        found = json.loads(path.read_text("utf-8"))
+    """Refuse a folder in which another run has played rounds."""
+    if (folder / "checkpoint.safetensors").exists():
+        wanted, found = json.loads(json.dumps(config.identity())), note(folder / "config.json")
         differing = [key for key in wanted if wanted[key] != found.get(key)]
         if differing:
             told = "; ".join(f"{key} is {found.get(key)} there, {wanted[key]} here" for key in differing)
             raise ConfigError(f"{folder} holds another run: {told}; choose another --out or delete that folder")
 
 
+def same_machine(folder: Path, device: str) -> None:
+    """Refuse to go on where the rest of a run would be computed differently."""
+    here = {"fedbeyond": __version__, "torch": torch.__version__, "device": device, "threads": torch.get_num_threads()}
+    path = folder / "machine.json"
+    if (folder / "checkpoint.safetensors").exists() and path.exists() and note(path) != here:
+        told = ", ".join(
+            f"{key} {note(path).get(key)} (now {here[key]})" for key in here if note(path).get(key) != here[key]
+        )
+        raise ConfigError(f"{folder} began with {told}; go on with the same, or delete {path} to mix them all the same")
+    checkpoint.write(path, json.dumps(here, indent=1).encode())
+
+
+def note(path: Path) -> dict[str, Any]:
+    """A small JSON file of a run."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read ({error}); delete {path.parent} to begin again") from None
+
+
 def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
     """Play the rounds that are not yet played, and yield the line of each; `kill -9` at any instant loses nothing."""
     config, total = experiment.config, experiment.config.train.rounds
     with claimed(folder, config):
+        same_machine(folder, str(next(experiment.nets["model"].parameters()).device))
         state, first = resume(experiment, folder / "checkpoint.safetensors")
         for name in (RESULTS, TIMES):
             results.trim(folder / name, first)
+        if [line["round"] for line in lines(folder)] != list(range(first)):
+            raise StorageError(f"{folder / RESULTS} lacks rounds that were played; delete {folder} to begin again")
         best = max((selection(line) for line in lines(folder)), default=-1.0)
         clients, federation = experiment.federation.clients, experiment.federation
         for number in range(first, total):
@@ -133,7 +156,8 @@ def resume(experiment: Experiment, path: Path) -> tuple[Tree, int]:
     """The state to go on from, and the next round's number."""
     federation = experiment.federation
     if not path.exists():
-        return start(experiment.method, federation.clients, experiment.nets), 0
+        federation.enrol()
+        return start(experiment.method, federation.clients, experiment.gate.nets), 0
     saved, notes = checkpoint.load(path)
     federation.slots = saved["slots"]
     return saved["state"], int(notes["rounds"])
@@ -151,8 +175,7 @@ def claimed(folder: Path, config: Config) -> Iterator[None]:
         except OSError:
             raise StorageError(f"{folder} is in use by another process; wait for it or choose another --out") from None
         belongs(folder, config)
-        if not (folder / "config.json").exists():
-            checkpoint.write(folder / "config.json", json.dumps(config.identity(), indent=1).encode())
+        checkpoint.write(folder / "config.json", json.dumps(config.identity(), indent=1).encode())
         yield
 
 
@@ -174,12 +197,6 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
         "aside": minutes["aside"],
         "left": _ledger(minutes["left"]),
     }
-
-
-def selection(line: Line) -> float:
-    """Mean accuracy over the source domains' validation images: what a model is chosen by."""
-    found: list[float] = [splits["val"]["accuracy"] for splits in line["scores"].values() if "val" in splits]
-    return sum(found) / len(found)
 
 
 def _numbers(net: torch.nn.Module, split: Split) -> dict[str, float]:

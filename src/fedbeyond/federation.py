@@ -8,9 +8,9 @@ import torch
 from . import tree
 from .client import Client, answer, enrol
 from .data.site import Site, derive
-from .gate import Failure, Gate
+from .errors import FederationError
+from .gate import Failure, Gate, finite
 from .method import Method
-from .nets import Networks, read
 from .server import Post, Reply, Request, Round
 from .tree import Tree
 
@@ -24,10 +24,10 @@ class Federation(Protocol):
     def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]: ...
 
 
-def start(method: Method, clients: tuple[str, ...], nets: Networks) -> Tree:
-    """The state of a run before its first round."""
+def start(method: Method, clients: tuple[str, ...], shared: Tree) -> Tree:
+    """The state of a run before its first round, from the trees of the networks that the server holds."""
     return {
-        "server": method.server.init({name: tree.to("cpu", read(nets[name])) for name in method.shared}),
+        "server": method.server.init(shared),
         "weighting": method.weighting.init(clients) if method.weighting else {},
         "post": {"ticket": torch.tensor(0), "accepted": {}},
     }
@@ -45,7 +45,7 @@ def play(method: Method, state: Tree, now: Round, federation: Federation, gate: 
         if request.kind == "train" and method.weighting:
             weights, memory = method.weighting.update(replies, memory, now)
             replies = [r._replace(weight=float(w)) for r, w in zip(replies, weights, strict=True)]
-            total = sum(reply.weight for reply in replies)
+            total = sum(weights)
             minutes["weights"] = {reply.client: reply.weight / total for reply in replies}
         minutes["aside"] += [{"site": f.client, "request": request.kind, "reason": f.reason} for f in aside]
         minutes["left"] += left
@@ -54,6 +54,10 @@ def play(method: Method, state: Tree, now: Round, federation: Federation, gate: 
         try:
             request = conversation.send(replies)
         except StopIteration as end:
+            if not all(finite(leaf) for leaf in tree.leaves(end.value)):
+                raise FederationError(
+                    "the mean of usable replies is not finite; this is a fault of the method"
+                ) from None
             return {"server": end.value, "weighting": memory, "post": post}, minutes
 
 
@@ -70,7 +74,11 @@ class Simulator:
 
     def __init__(self, client: Client, sites: list[Site]) -> None:
         self.client, self.sites = client, {site.name: site for site in sorted(sites, key=lambda s: s.name)}
-        self.slots = {name: enrol(client, site) for name, site in self.sites.items()}
+        self.enrol()
+
+    def enrol(self) -> None:
+        """Give every site the private state it starts with."""
+        self.slots = {name: enrol(self.client, site) for name, site in self.sites.items()}
 
     @property
     def clients(self) -> tuple[str, ...]:

@@ -16,11 +16,13 @@ from torch import Tensor
 
 from . import tree
 from .errors import FederationError
-from .method import Sends
+from .method import Sends, Sent
 from .server import Reply, Request
 from .tree import Tree
 
-PARAMETERS_TIMES, OTHERS_TIMES = 10.0, 100.0  # how far from the peers' median a size may lie
+# how many times the peers' median a size may be
+PARAMETERS_TIMES, OTHERS_TIMES, POSITIVE_TIMES = 10.0, 100.0, 1000.0
+MOST_COUNTED = 10**12
 
 
 class Failure(NamedTuple):
@@ -76,7 +78,7 @@ class Gate:
                 aside.append(Failure(client, reason))
             else:
                 sound[client] = answer
-        for client, reason in _implausible(sound):
+        for client, reason in _implausible(sound, declared):
             aside.append(Failure(client, reason))
             del sound[client]
         self._require_quorum(request, len(sound), aside)
@@ -89,7 +91,11 @@ class Gate:
             return f"answered in the name of {reply.client!r}"
         if type(reply.weight) not in (int, float) or reply.weight != self.enrolled[client]:
             return f"claims {reply.weight!r} training images, enrolled with {self.enrolled[client]}"
-        return next(_differences(reply.body, example, ""), None)
+        reason = next(_differences(reply.body, example, ""), None)
+        for name, sent in self.sends.get(request.kind, {}).items():
+            if not reason and sent.positive and not bool((reply.body[name] > 0).all()):
+                reason = f"{name} is not positive"
+        return reason
 
     def _entries(self, client: str, kind: str, reply: Reply) -> Iterator[Left]:
         declared = self.sends.get(kind, {})
@@ -101,7 +107,10 @@ class Gate:
         asked = len(request.to)
         needed = self.quorum or (max(2, asked - 1) if asked > 1 else 1)
         if usable < min(needed, asked):
-            reasons = "; ".join(f"{failure.client}: {failure.reason}" for failure in aside)
+            told: dict[str, list[str]] = {}
+            for failure in aside:
+                told.setdefault(failure.reason, []).append(failure.client)
+            reasons = "; ".join(f"{', '.join(clients)}: {reason}" for reason, clients in told.items())
             raise FederationError(
                 f"only {usable} of {asked} sites gave a usable answer to {request.kind!r}, "
                 f"{min(needed, asked)} are needed ({reasons}); mend the sites or lower train.quorum"
@@ -109,9 +118,15 @@ class Gate:
 
 
 def _bytes(node: Any) -> int:
-    if isinstance(node, dict):
-        return sum(_bytes(child) for child in node.values())
-    return node.numel() * node.element_size() if isinstance(node, Tensor) else 0
+    """What any reply weighs, however wrong or deep it is."""
+    total, todo = 0, [node]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, dict):
+            todo += node.values()
+        elif isinstance(node, Tensor):
+            total += node.numel() * node.element_size()
+    return total
 
 
 def _differences(given: Any, expected: Any, path: str) -> Iterator[str]:
@@ -136,43 +151,46 @@ def _differences(given: Any, expected: Any, path: str) -> Iterator[str]:
             f"{where} is {given.dtype} of shape {tuple(given.shape)}, "
             f"declared is {expected.dtype} of shape {tuple(expected.shape)}"
         )
-    elif given.is_floating_point() and not math.isfinite(_norm(given)):
+    elif not finite(given):
         yield f"{where} has numbers that are not finite (did its training diverge? a smaller lr may help)"
-    elif not given.is_floating_point() and bool((given < 0).any()):
-        yield f"{where} has a negative count"
+    elif not given.is_floating_point() and not bool(((given >= 0) & (given <= MOST_COUNTED)).all()):
+        yield f"{where} is not a plausible count"
 
 
-def _implausible(replies: Mapping[str, Reply]) -> list[tuple[str, str]]:
+def _implausible(replies: Mapping[str, Reply], declared: Mapping[str, Sent]) -> list[tuple[str, str]]:
     """The replies whose size is far from that of their peers."""
-    sizes = {client: dict(_sizes(reply.body)) for client, reply in replies.items()}
+    sizes = {client: dict(_sizes(reply.body, declared)) for client, reply in replies.items()}
     odd: dict[str, str] = {}
     for client, own in sizes.items() if len(sizes) > 1 else ():
-        for group, norm in own.items():
-            peers = [sizes[peer][group] for peer in sizes if len(sizes) > 2 or peer != client]
-            middle = median_low(peers)
-            bound = PARAMETERS_TIMES if group.endswith("/params") else OTHERS_TIMES
-            low = middle / bound if group.endswith("/params") else 0.0
-            if middle > 0 and not low <= norm <= middle * bound:
+        for group, (norm, above, below) in own.items():
+            middle = median_low([sizes[peer][group][0] for peer in sizes if len(sizes) > 2 or peer != client])
+            if middle > 0 and not middle / below <= norm <= middle * above:
                 odd.setdefault(client, f"the size of {group} is {norm:.3g}, that of its peers {middle:.3g}")
     return list(odd.items())
 
 
-def _sizes(body: Tree) -> Iterator[tuple[str, float]]:
-    """Norms of what a reply holds, by group: parameters, buffers, counters. Scalars have no usual size."""
+def _sizes(body: Tree, declared: Mapping[str, Sent]) -> Iterator[tuple[str, tuple[float, float, float]]]:
+    """Norms of what a reply holds, with how many times the peers' median they may be above and below it.
+
+    Sites train from one model, so parameters stay close; buffers and statistics differ more, and may well be small.
+    """
     for name, part in body.items():
-        for key, child in part.items() if isinstance(part, dict) else ():
-            found = tree.leaves(child)
-            for group, leaves in (
-                (f"{name}/{key}", [leaf for leaf in found if leaf.is_floating_point()]),
-                (f"{name}/{key} counters", [leaf for leaf in found if not leaf.is_floating_point()]),
-            ):
-                if leaves:
-                    yield group, math.hypot(*(_norm(leaf) for leaf in leaves))
+        if not isinstance(part, dict):
+            if declared[name].positive:
+                yield name, (float(part), POSITIVE_TIMES, POSITIVE_TIMES)
+            continue
+        for key, child in part.items():
+            norms = [_norm(leaf) for leaf in tree.leaves(child) if leaf.is_floating_point()]
+            above, below = (PARAMETERS_TIMES, PARAMETERS_TIMES) if key == "params" else (OTHERS_TIMES, math.inf)
+            yield f"{name}/{key}", (math.hypot(*norms), above, below)
+
+
+def finite(leaf: Tensor) -> bool:
+    """Whether all numbers of a tensor are finite, without a copy of it."""
+    return not leaf.is_floating_point() or math.isfinite(_norm(leaf))
 
 
 def _norm(leaf: Tensor) -> float:
     """Finite if and only if all numbers are: where squares overflow, they are summed in doubles."""
-    if not leaf.is_floating_point():
-        return float(torch.linalg.vector_norm(leaf.double()))
     norm = float(torch.linalg.vector_norm(leaf))
     return norm if math.isfinite(norm) else float(torch.linalg.vector_norm(leaf, dtype=torch.float64))

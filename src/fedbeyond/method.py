@@ -24,6 +24,7 @@ class Sent(NamedTuple):
 
     kind: Kind
     like: Callable[[Tree, Tree], Any]
+    positive: bool = False  # a scalar that a server divides by, or multiplies with
 
 
 def parameters(*path: str) -> Sent:
@@ -38,6 +39,7 @@ def parameters(*path: str) -> Sent:
 
 
 scalar = Sent("scalars", lambda nets, body: torch.zeros(()))
+positive = scalar._replace(positive=True)
 
 Sends = Mapping[str, Mapping[str, Sent]]  # kind of request -> name -> what leaves
 

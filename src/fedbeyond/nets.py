@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from .tree import Tree
@@ -40,7 +41,7 @@ class Classifier(nn.Module):
         return self.head(self.features(x))  # type: ignore[no-any-return]
 
 
-def convnet(width: int = 16) -> Callable[[Task], Classifier]:
+def convnet(width: Annotated[int, Field(gt=0)] = 16) -> Callable[[Task], Classifier]:
     """Four 3x3 convolutions with BatchNorm: small enough for a laptop, deep enough to tell methods apart."""
 
     def build(task: Task) -> Classifier:

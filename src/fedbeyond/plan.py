@@ -2,17 +2,17 @@
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import replace
 
 from . import experiment, registry, tree
 from .bench import grid
 from .config import Config
+from .data.splits import cut
 from .errors import ConfigError
 
 
 def plan(config: Config) -> str:
     """The runs, the sites, the sizes and what leaves each site, without training."""
-    runs = list(grid(config)) if config.bench.methods or config.target is None else [replace(config)]
+    runs = list(grid(config))
     lines = [f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {config.train.rounds} rounds on {config.data}"]
     methods = list(dict.fromkeys(cell.method for cell in runs))
     targets = list(dict.fromkeys(str(cell.target) for cell in runs))
@@ -21,8 +21,8 @@ def plan(config: Config) -> str:
     lines += ["", "sites (training / validation images):"]
     domains = experiment.dataset(config.data)
     for name, (_, labels) in domains.images.items():
-        kept = max(1, round(len(labels) * config.train.validation))
-        lines.append(f"  {name:16} {len(labels) - kept:6,} / {kept:,}   or unseen, all {len(labels):,}")
+        train, val = (len(y) for _, y in cut(domains.images[name], config.train.validation, name, config.seed).values())
+        lines.append(f"  {name:16} {train:6,} / {val:,}   or unseen, all {len(labels):,}")
     for method in methods:
         first = next(cell for cell in runs if cell.method == method)
         lines += ["", *leaving(first)]

@@ -3,7 +3,6 @@
 import difflib
 import inspect
 import runpy
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -29,6 +28,8 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
     "networks": {"convnet": "fedbeyond.nets:convnet"},
     "optimizers": {"sgd": "fedbeyond.optimizers:sgd", "adam": "fedbeyond.optimizers:adam"},
 }
+
+LOADED: set[str] = set()  # plugins
 
 
 def register(shelf: str, name: str, factory: Factory) -> None:
@@ -58,7 +59,7 @@ def find(shelf: str, name: str) -> Factory:
 
 def presets(factory: Factory) -> dict[str, dict[str, Any]]:
     """A factory's named sets of options; `default` is what its signature says."""
-    return {"default": {}, **getattr(sys.modules.get(factory.__module__), "PRESETS", {})}
+    return {"default": {}, **getattr(factory, "__globals__", {}).get("PRESETS", {})}
 
 
 def options(factory: Factory) -> dict[str, inspect.Parameter]:
@@ -114,14 +115,20 @@ def build(text: str, **provided: Any) -> Any:
 
 
 def load_plugins(plugins: Iterable[str]) -> None:
-    """Run files or import modules that register what they bring."""
+    """Run files or import modules that register what they bring; each once in a process."""
     for plugin in plugins:
-        if not plugin.endswith(".py"):
-            import_module(plugin)
-        elif not Path(plugin).is_file():
+        is_file = plugin.endswith(".py")
+        if is_file and not Path(plugin).is_file():
             raise ConfigError(f"plugin {plugin} is not a file; give a path to a .py file or the name of a module")
-        else:
-            runpy.run_path(plugin)
+        if plugin in LOADED:
+            continue
+        try:
+            runpy.run_path(plugin) if is_file else import_module(plugin)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"plugin {plugin} cannot be loaded: {type(error).__name__}: {error}") from error
+        LOADED.add(plugin)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ A line holds nothing that differs between two runs of one configuration; times s
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ def append(path: Path, line: Line) -> None:
     """Add one line to a file."""
     with storing(path), open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def trim(path: Path, rounds: int) -> None:
     """Keep the lines of the first `rounds` rounds: what came later, or was torn by a crash, is done again."""
     if path.exists():
-        kept = [line for line in read(path) if line["round"] < rounds]
+        kept = [line for line in read(path) if line.get("round", rounds) < rounds]
         write(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
 
@@ -34,11 +37,16 @@ def read(path: Path) -> Iterator[Line]:
         text = path.read_text("utf-8")
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise StorageError(f"{path} is not text; give a {RESULTS} or a folder of runs") from None
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
-            yield json.loads(line)
+            found = json.loads(line)
         except json.JSONDecodeError:
-            raise StorageError(f"{path}, line {number} is not JSON; is it a results file of fedbeyond?") from None
+            found = None
+        if not isinstance(found, dict):
+            raise StorageError(f"{path}, line {number} is not JSON; is it a results file of fedbeyond?")
+        yield found
 
 
 def load(paths: Iterable[Path]) -> list[Line]:
@@ -49,5 +57,14 @@ def load(paths: Iterable[Path]) -> list[Line]:
         if not files:
             raise StorageError(f"{path} holds no {RESULTS}; give a folder that 'fedbeyond run' or 'bench' wrote")
         for file in files:
-            lines += read(file)
+            found = list(read(file))
+            if any(not {"method", "target", "seed", "setting", "rounds", "scores"} <= line.keys() for line in found):
+                raise StorageError(f"{file} holds other lines than results; give a {RESULTS} or a folder of runs")
+            lines += found
     return lines
+
+
+def selection(line: Line) -> float:
+    """Mean accuracy over the source domains' validation images: what a model is chosen by."""
+    found: list[float] = [splits["val"]["accuracy"] for splits in line["scores"].values() if "val" in splits]
+    return sum(found) / len(found)

@@ -1,5 +1,6 @@
 """How parts are spelled, in files and tables alike: `fedprox(mu=0.1)`, `fedsb:official`, `fedavg+ga`."""
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -88,18 +89,25 @@ def _spell(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         bare = re.fullmatch(r"[A-Za-z_./][\w./-]*", value) and read_value(value) == value
-        return value if bare else f"'{value}'"
+        return value if bare else _quote(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_spell(item) for item in value)}]"
+        return f"[{', '.join(_quote(item) if isinstance(item, str) else _spell(item) for item in value)}]"
     return str(value)
+
+
+def _quote(text: str) -> str:
+    """A TOML string: literal if it can be, escaped as in JSON otherwise."""
+    return f"'{text}'" if "'" not in text and text.isprintable() else json.dumps(text)
 
 
 def _split(text: str, mark: str) -> Iterator[str]:
     """`text` cut at `mark`, but not inside brackets or quotes."""
-    depth, quote, begin = 0, "", 0
+    depth, quote, escaped, begin = 0, "", False, 0
     for place, letter in enumerate(text):
         if quote:
-            quote = "" if letter == quote else quote
+            if not escaped and letter == quote:
+                quote = ""
+            escaped = not escaped and letter == "\\" and quote == '"'
         elif letter in "'\"":
             quote = letter
         elif letter in "([{":

@@ -1,10 +1,11 @@
 """Data by domain: images and labels of each, over one list of classes; read from a folder of folders."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from ..errors import DataError
 from ..progress import track
@@ -20,7 +21,9 @@ class Domains(NamedTuple):
     images: dict[str, Split]
 
 
-def folder(root: str = "", size: int = 32, classes: tuple[str, ...] = (), partial: bool = False) -> Domains:
+def folder(
+    root: str = "", size: Annotated[int, Field(gt=0)] = 32, classes: tuple[str, ...] = (), partial: bool = False
+) -> Domains:
     """Any folder of `domain/class/image`, resized to `size` pixels square.
 
     `classes` limits what is read; `partial` allows domains that lack some class.

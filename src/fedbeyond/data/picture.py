@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from ..checkpoint import storing
+from ..errors import ConfigError
 from .domains import Domains
 
 
@@ -30,4 +31,7 @@ def draw(domains: Domains, path: Path, each: int = 3, least: int = 64) -> None:
                 canvas.paste(tile, (margin + side * (each * column + place), top + side * row))
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        canvas.save(path)
+        try:
+            canvas.save(path)
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}; call the picture something.png") from None

@@ -15,11 +15,11 @@ from torch import Tensor
 from .. import tree
 from ..client import answer
 from ..errors import FederationError
-from ..federation import Federation, Simulator, play, start
+from ..federation import Federation, Simulator, participants, play, start
 from ..gate import Failure
 from ..method import Method
 from ..methods.fedavg import fedavg
-from ..server import Conversation, Post, Reply, Request, Round, Weighting
+from ..server import Conversation, Post, Reply, Request, Round, Weighting, by_size, uniform
 from ..tree import Tree
 from . import toy
 from .faults import FAULTS, Fault, Faulty, Wire, across
@@ -34,14 +34,19 @@ class LawBroken(AssertionError):
 
 
 def simulate(
-    method: Method, rounds: int = ROUNDS, federation: Federation | None = None, sizes: dict[str, int] = toy.SIZES
+    method: Method,
+    rounds: int = ROUNDS,
+    federation: Federation | None = None,
+    sizes: dict[str, int] = toy.SIZES,
+    asked: int | None = None,
+    quorum: int | None = None,
 ) -> tuple[Tree, list[dict[str, Any]]]:
-    """A few rounds on the toy sites: the last state, and what happened in each round."""
+    """A few rounds on the toy sites, all or `asked` of them in each: the last state, and what happened."""
     federation = federation or Simulator(method.client, toy.sites(method, sizes))
-    state = start(method, federation.clients, toy.nets(method))
-    gate, minutes = toy.gate(method, sizes), []
+    state = start(method, federation.clients, toy.shared(method))
+    gate, minutes = toy.gate(method, sizes, quorum), []
     for number in range(rounds):
-        now = Round(number, rounds, federation.clients, federation.clients)
+        now = Round(number, rounds, participants(federation.clients, asked, 0, number), federation.clients)
         state, happened = play(method, state, now, federation, gate)
         minutes.append(happened)
     return state, minutes
@@ -79,7 +84,7 @@ def resumable(make: Factory) -> None:
     """Stopping, writing, reading and going on equals not stopping."""
     want = simulate(make())[0]
     method = make()
-    federation, state = simulator(method), start(method, tuple(toy.SIZES), toy.nets(method))
+    federation, state = simulator(method), start(method, tuple(toy.SIZES), toy.shared(method))
     for number in range(ROUNDS):
         if number == ROUNDS - 1:
             method, slots = make(), federation.slots
@@ -103,6 +108,23 @@ def symmetric(make: Factory) -> None:
     want = simulate(make())[0]
     got = simulate(_backwards(make()))[0]
     _close(got, want, "with replies in the opposite order the run gives other numbers")
+
+
+def sampled(make: Factory) -> None:
+    """Rounds that ask some of the sites, one of which may fail, go on and are as deterministic."""
+    clients, rounds = tuple(sorted(toy.SIZES)), 6
+    late = next(number for number in range(2, rounds) if "north" in participants(clients, 2, 0, number))
+
+    def some(wire: bool) -> Tree:
+        method = make()
+        federation: Federation = Faulty(simulator(method), "north", late, "stalls")
+        return simulate(method, rounds, Wire(federation) if wire else federation, asked=2, quorum=1)[0]
+
+    try:
+        _equal(some(wire=True), some(wire=False), "with some sites a round, another order gives other numbers")
+        simulate(make(), rounds, asked=1)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise LawBroken(f"a round with some of the sites ends in {type(error).__name__}: {error}") from error
 
 
 def pure(make: Factory) -> None:
@@ -133,10 +155,10 @@ def fault_tolerant(make: Factory) -> None:
 
 
 def alive(make: Factory, against: Sequence[Factory] = ()) -> None:
-    """At its defaults a method differs from FedAvg (a wrapper: from what it wraps)."""
+    """At its defaults a method differs from FedAvg, weighted and not (a wrapper: from what it wraps, likewise)."""
     ours = simulate(make())[0]["server"]["model"]["params"]
-    for other in against or (fedavg, lambda: fedavg("uniform")):
-        theirs = simulate(other())[0]["server"]["model"]["params"]
+    for other in [variant for base in against or (fedavg,) for variant in _weighted(base())]:
+        theirs = simulate(other)[0]["server"]["model"]["params"]
         gap = tree.sub(ours, theirs)
         if float(tree.dot(gap, gap).sqrt()) <= 1e-5 * float(tree.dot(theirs, theirs).sqrt()):
             raise LawBroken("after three rounds its model is that of plain averaging: does it do anything?")
@@ -144,7 +166,7 @@ def alive(make: Factory, against: Sequence[Factory] = ()) -> None:
 
 LAWS: dict[str, Law] = {
     law.__name__: law
-    for law in (deterministic, storable, resumable, portable, symmetric, pure, declared, fault_tolerant)
+    for law in (deterministic, storable, resumable, portable, symmetric, sampled, pure, declared, fault_tolerant)
 }
 
 
@@ -153,6 +175,11 @@ def check(make: Factory, against: Sequence[Factory] = ()) -> None:
     for law in LAWS.values():
         law(make)
     alive(make, against)
+
+
+def _weighted(method: Method) -> list[Method]:
+    """A method with each plain weighting."""
+    return [method, *(replace(method, weighting=rule) for rule in (by_size, uniform) if method.weighting)]
 
 
 def _equal(got: Tree, want: Tree, complaint: str) -> None:

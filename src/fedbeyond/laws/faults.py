@@ -41,7 +41,7 @@ class Faulty:
             answers[self.site] = Failure(self.site, "RuntimeError: out of memory")
         elif self.fault != "absent":  # it trains and wants to keep what it learnt, but its answer is of no use
             answer = self.inner.ask(request._replace(to=(self.site,)), post)[self.site]
-            answers[self.site] = spoil(answer, self.fault, others.to[0])
+            answers[self.site] = spoil(answer, self.fault, next(n for n in self.clients if n != self.site))
         return answers
 
 

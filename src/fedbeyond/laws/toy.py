@@ -8,6 +8,7 @@ from ..experiment import networks
 from ..gate import Gate
 from ..method import Method
 from ..nets import Classifier, Networks, Task, read
+from ..tree import Tree
 
 SIZES = {"east": 20, "north": 28, "west": 36}
 CLASSES = ("red", "green", "blue")
@@ -39,14 +40,19 @@ def nets(method: Method) -> Networks:
     return networks(method, TASK, 0, "cpu")
 
 
+def shared(method: Method) -> Tree:
+    """Those of them that the server holds, as trees."""
+    made = nets(method)
+    return {name: read(made[name]) for name in method.shared}
+
+
 def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1) -> list[Site]:
     """The toy sites, as the method samples and augments them."""
-    shared = nets(method)
+    scratch = nets(method)
     settings = {"augment": method.augment, "sampler": method.sampler, "batch_size": 8, "epochs": epochs}
-    return [Site(name, data, shared, **settings) for name, data in domains(sizes).items()]  # type: ignore[arg-type]
+    return [Site(name, data, scratch, **settings) for name, data in domains(sizes).items()]  # type: ignore[arg-type]
 
 
-def gate(method: Method, sizes: dict[str, int] = SIZES) -> Gate:
+def gate(method: Method, sizes: dict[str, int] = SIZES, quorum: int | None = None) -> Gate:
     """The gate before the toy sites."""
-    shared = nets(method)
-    return Gate(method.sends, {name: read(shared[name]) for name in method.shared}, sizes)
+    return Gate(method.sends, shared(method), sizes, quorum)

@@ -12,7 +12,7 @@ import torch
 from .. import tree
 from ..client import Local, training
 from ..losses import cross_entropy, proximal
-from ..method import Method, parameters, scalar
+from ..method import Method, parameters, positive
 from ..nets import read
 from ..optimizers import Optimizer, plain_sgd, reach
 from ..server import Conversation, Request, Round, Server, mean
@@ -31,7 +31,7 @@ def fednova(mu: float = 0.0, optimizer: Optimizer = plain_sgd) -> Method:
         return {"model": read(local.net)} | counts, local.private
 
     terms = (cross_entropy(), proximal(mu)) if mu else (cross_entropy(),)
-    sends = {"train": {"model": parameters("model"), "reach": scalar, "pace": scalar}}
+    sends = {"train": {"model": parameters("model"), "reach": positive, "pace": positive}}
     client = training(*terms, optimizer=optimizer, finish=count)
     return Method(client=client, server=Server(lambda nets: nets, round), sends=sends)
 

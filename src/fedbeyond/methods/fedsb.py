@@ -6,6 +6,10 @@ Each site smooths its labels, so that it is not over-confident on its own domain
 trains on the same number of batches a round whatever it holds, so that no domain counts more; the mean is uniform.
 """
 
+from typing import Annotated
+
+from pydantic import Field
+
 from ..client import training
 from ..data.samplers import balanced, shuffled
 from ..losses import cross_entropy
@@ -20,7 +24,10 @@ PRESETS = {
 
 
 def fedsb(
-    smoothing: float = 0.1, budget: int | None = 30, fresh: bool = True, optimizer: Optimizer = plain_sgd
+    smoothing: float = 0.1,
+    budget: Annotated[int, Field(gt=0)] | None = 30,
+    fresh: bool = True,
+    optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Smoothed labels, and `budget` batches a round at every site (none: all it has)."""
     return Method(

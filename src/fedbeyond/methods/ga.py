@@ -53,10 +53,10 @@ def ga(
             pace = step * (1 - now.number / now.total if decay else 1)
             shift[known] = move(gaps, pace / len(now.enrolled) if shared_step else pace)
         moved = (held + shift).clamp(min=0)
-        moved = moved / moved.sum() * held.sum() if moved.sum() > 0 else held  # who was not asked keeps its share
+        weights = moved / moved.sum() if moved.sum() > 0 else torch.ones_like(moved) / len(moved)
         trained = {r.client: r.body["ga_trained"] for r in replies}
-        shares = shares | dict(zip(names, moved, strict=True))
-        return moved.tolist(), {"shares": shares, "trained": last | trained}
+        shares = shares | dict(zip(names, weights * held.sum(), strict=True))  # who was not asked keeps its share
+        return weights.tolist(), {"shares": shares, "trained": last | trained}
 
     return replace(
         method,

@@ -52,5 +52,6 @@ def new_control(local: Local) -> tuple[Tree, Tree]:  # option II; with momentum,
 
 def round(state: Tree, now: Round) -> Conversation:
     replies = yield Request("train", state, now.clients)
-    change = tree.scale(len(replies) / len(now.enrolled), mean(replies, "control"))
-    return {"model": mean(replies, "model"), "control": tree.add(state["control"], change)}
+    changes = tree.mean([r.body["control"] for r in replies], [1.0] * len(replies))  # 1/|S| each, whoever weighs models
+    control = tree.add(state["control"], tree.scale(len(replies) / len(now.enrolled), changes))
+    return {"model": mean(replies, "model"), "control": control}

@@ -34,7 +34,7 @@ def page(lines: list[Line], rule: str = "source-validation") -> str:
 
 def answer(table: Table) -> str:
     """What the table says, in a sentence, with its uncertainty."""
-    averages = {method: table.cells[method, "average"] for method in table.methods if table.cells[method, "average"]}
+    averages = {method: table.average(method) for method in table.methods if table.average(method)}
     if not averages:
         return "No method has been run on every target yet."
     order = sorted(averages, key=lambda method: -mean(averages[method]))
@@ -42,8 +42,9 @@ def answer(table: Table) -> str:
     text = f"Averaged over {len(table.targets)} unseen domains, {best} is highest with {said}"
     if len(order) > 1:
         text += f", {mean(averages[best]) - mean(averages[order[1]]):.1f} points above {order[1]}"
-    if len(averages[best]) < 3:
-        text += f". With {table.seeds} seed{'s' if table.seeds > 1 else ''} a small difference may be chance"
+    seeds = len(averages[best])
+    if seeds < 3:
+        text += f". With {seeds} seed{'s' if seeds > 1 else ''} a small difference may be chance"
     return text + "."
 
 

@@ -5,9 +5,8 @@ from statistics import mean, stdev
 from typing import NamedTuple
 
 from ..errors import ConfigError
-from ..experiment import selection
 from ..registry import nearest
-from ..results import Line
+from ..results import Line, selection
 
 Rule = Callable[[Sequence[Line]], Line]
 
@@ -24,24 +23,40 @@ CAPTIONS = {
 
 
 class Table(NamedTuple):
-    """Accuracies in percent: one number a seed for every method on every target, and the average over targets."""
+    """The line that a rule picks of every run, and the accuracies in percent that they hold."""
 
     rule: str
     methods: tuple[str, ...]
     targets: tuple[str, ...]
-    cells: dict[tuple[str, str], list[float]]
-    seeds: int
+    picked: dict[tuple[str, str, int], Line]  # method, target, seed
     unfinished: int
-    settings: int = 1
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds of any run."""
+        return sorted({seed for _, _, seed in self.picked})
+
+    def on(self, method: str, target: str) -> list[float]:
+        """Accuracies on one unseen domain, one a seed."""
+        found = (self.picked.get((method, target, seed)) for seed in self.seeds)
+        return [100 * unseen(line) for line in found if line]
+
+    def average(self, method: str) -> list[float]:
+        """Means over all unseen domains, one a seed that has them all."""
+        whole = [seed for seed in self.seeds if all((method, target, seed) in self.picked for target in self.targets)]
+        return [100 * mean(unseen(self.picked[method, target, seed]) for target in self.targets) for seed in whole]
 
     @property
     def caption(self) -> str:
         """What the numbers are."""
-        many = f"mean ± standard deviation over {self.seeds} seeds" if self.seeds > 1 else "one seed"
+        counts = {len(self.on(method, target)) for method in self.methods for target in self.targets}
+        many = f"mean ± standard deviation over {'up to ' if len(counts) > 1 else ''}{max(counts, default=0)} seeds"
         note = f"; {self.unfinished} unfinished runs left out" if self.unfinished else ""
-        if self.settings > 1:
-            note += f"; NOT COMPARABLE: rows come from {self.settings} settings (data, network, optimizer or training)"
-        return f"Accuracy on the unseen domain (%), {CAPTIONS[self.rule]}, {many}{note}"
+        settings = {line["setting"] for line in self.picked.values()}
+        if len(settings) > 1:
+            note += f"; NOT COMPARABLE: rows come from {len(settings)} settings (data, network, optimizer or training)"
+        once = max(counts, default=0) < 2
+        return f"Accuracy on the unseen domain (%), {CAPTIONS[self.rule]}, {'one seed' if once else many}{note}"
 
 
 def unseen(line: Line) -> float:
@@ -60,7 +75,10 @@ def runs(lines: Iterable[Line]) -> dict[tuple[str, str, int], list[Line]]:
                 f"{key[0]}, {key[1]} unseen, seed {key[2]} was run under two settings "
                 f"({first['setting']}, {line['setting']}); report their folders one by one"
             )
-        found[key][line["round"]] = line
+        if found[key].setdefault(line["round"], line) != line:
+            raise ConfigError(
+                f"{key[0]}, {key[1]} unseen, seed {key[2]}: two different results for round {line['round']}"
+            )
     return {key: [rounds[number] for number in sorted(rounds)] for key, rounds in found.items()}
 
 
@@ -71,21 +89,8 @@ def tabulate(lines: Iterable[Line], rule: str = "source-validation") -> Table:
     every = runs(lines)
     done = {key: run for key, run in every.items() if len(run) == run[-1]["rounds"]}
     methods, targets = tuple(dict.fromkeys(key[0] for key in done)), tuple(dict.fromkeys(key[1] for key in done))
-    seeds = sorted({key[2] for key in done})
-    cells: dict[tuple[str, str], list[float]] = {}
-    for method in methods:
-        scores = {
-            (target, seed): 100 * unseen(RULES[rule](done[method, target, seed]))
-            for target in targets
-            for seed in seeds
-            if (method, target, seed) in done
-        }
-        for target in targets:
-            cells[method, target] = [scores[target, seed] for seed in seeds if (target, seed) in scores]
-        whole = [seed for seed in seeds if all((target, seed) in scores for target in targets)]
-        cells[method, "average"] = [mean(scores[target, seed] for target in targets) for seed in whole]
-    settings = {run[0]["setting"] for run in done.values()}
-    return Table(rule, methods, targets, cells, len(seeds), len(every) - len(done), len(settings))
+    picked = {key: RULES[rule](run) for key, run in done.items()}
+    return Table(rule, methods, targets, picked, len(every) - len(done))
 
 
 def number(values: Sequence[float], plusminus: str = " ± ") -> str:
@@ -97,9 +102,11 @@ def number(values: Sequence[float], plusminus: str = " ± ") -> str:
 
 def rows(table: Table, plusminus: str = " ± ") -> list[list[str]]:
     """Header and body as strings."""
-    columns = [*table.targets, "average"]
-    body = [[method, *(number(table.cells[method, c], plusminus) for c in columns)] for method in table.methods]
-    return [["method", *columns], *body]
+    body = []
+    for method in table.methods:
+        values = [*(table.on(method, target) for target in table.targets), table.average(method)]
+        body.append([method, *(number(each, plusminus) for each in values)])
+    return [["method", *table.targets, "average"], *body]
 
 
 def text(table: Table) -> str:
@@ -130,10 +137,11 @@ def latex(table: Table) -> str:
 
 
 def csv(table: Table) -> str:
-    """For other programs: every number behind the table, one a line."""
-    lines = ["method,target,accuracy"]
-    for (method, target), values in table.cells.items():
-        lines += [f'"{method}",{target},{value:.4f}' for value in values]
+    """For other programs: every number behind the table, with the round it was picked from."""
+    lines = ["method,target,seed,round,accuracy"]
+    for (method, target, seed), line in table.picked.items():
+        quoted = ",".join('"' + text.replace('"', '""') + '"' for text in (method, target))
+        lines.append(f"{quoted},{seed},{line['round']},{100 * unseen(line):.4f}")
     return "\n".join(lines) + "\n"
 
 
