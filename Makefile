@@ -20,7 +20,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup
-	@$(BIN)/fedbeyond bench benchmarks/demo.toml
+	@$(BIN)/fedbeyond bench benchmarks/demo.toml --jobs 2
 
 test: setup
 	$(BIN)/ruff format --check src tests benchmarks

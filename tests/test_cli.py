@@ -65,6 +65,16 @@ def test_a_bench_compares_skips_what_is_done_and_writes_its_page(call, tmp_path)
     assert code == 0 and str(tmp_path / "page.html") in out and "<html" in (tmp_path / "page.html").read_text()
 
 
+def test_two_processes_share_a_bench_and_find_what_one_finds(call, tmp_path):
+    grid = ["--set", 'bench.methods=["fedavg", "fedprox", "scaffold"]', "--set", 'bench.targets=["photo", "sketch"]']
+    code, _, _ = call("bench", *SMALL, *grid, "--out", tmp_path / "one")
+    assert code == 0
+    code, two, _ = call("bench", *SMALL, *grid, "--out", tmp_path / "two", "--jobs", 2)
+    assert code == 0 and "6 runs" in two
+    for path in sorted((tmp_path / "one").rglob("results.jsonl")):
+        assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes()
+
+
 def test_a_method_that_breaks_down_does_not_stop_the_others(call, tmp_path):
     grid = ["--set", 'bench.methods=["fedprox(mu=1e30)", "fedavg"]', "--set", 'bench.targets=["photo"]']
     code, _, err = call("bench", *SMALL, *grid, "--out", tmp_path)

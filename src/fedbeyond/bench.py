@@ -1,8 +1,10 @@
 """Runs with their progress shown: one, or a grid of methods, targets and seeds; and their report written."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -11,7 +13,7 @@ from . import experiment, registry, results
 from .checkpoint import write
 from .config import Config, cells
 from .data.splits import leave_one_out
-from .errors import ConfigError, FederationError
+from .errors import BusyError, ConfigError, FederationError
 from .progress import Meter
 from .report import table
 from .results import Line
@@ -33,8 +35,8 @@ def run_one(config: Config, out: Path, device: str, threads: int) -> None:
     print(f"results: {folder / results.RESULTS}\nmodel:   {folder / 'best.safetensors'}")
 
 
-def run_all(config: Config, out: Path, device: str, threads: int) -> None:
-    """Run what is not yet done of a grid, then print its table and write its page."""
+def run_all(config: Config, out: Path, device: str, threads: int, jobs: int = 1) -> None:
+    """Run what is not yet done of a grid, `jobs` runs at a time, then print its table and write its page."""
     todo, total = [], 0
     for cell in grid(config):
         folder = experiment.place(out, cell)
@@ -42,20 +44,54 @@ def run_all(config: Config, out: Path, device: str, threads: int) -> None:
         if not experiment.finished(folder, cell):
             todo.append((cell, folder))
     print(f"{total} runs: {total - len(todo)} done, {len(todo)} to go; kept in {out}", flush=True)
-    device, failures = machine(device, threads), []
-    with Meter(len(todo) * config.train.rounds) as meter:
-        for place, (cell, folder) in enumerate(todo):
-            try:
-                follow(experiment.prepare(cell, device), folder, meter, f"{place + 1}/{len(todo)} ")
-            except FederationError as error:  # one method that breaks down does not stop the others
-                meter.skip(cell.train.rounds - len(experiment.lines(folder)))
-                failures.append(f"{cell.method}, {cell.target} unseen, seed {cell.seed}: {error}")
+    device = machine(device, threads)
+    with helpers(min(jobs, len(todo)) - 1):
+        work(todo, device)
+    rest = [(cell, folder) for cell, folder in todo if not experiment.finished(folder, cell)]
+    failures = work(rest, device)  # what broke down, or was left by a helper that died
     if len(failures) < total:
         print()
         write_report([out], "source-validation", "text", None)
         write_report([out], "source-validation", "html", out / "report.html")
     if failures:
         raise FederationError(f"{len(failures)} of {total} runs broke down: {' | '.join(failures)}")
+
+
+def help_out(config: Config, out: Path, device: str, threads: int) -> None:
+    """Play runs of a grid that nobody else is playing, and say nothing."""
+    work([(cell, experiment.place(out, cell)) for cell in grid(config)], machine(device, threads))
+
+
+@contextmanager
+def helpers(count: int) -> Iterator[None]:
+    """Further processes of the same command, each playing the runs that it finds free; waits for them in the end."""
+    command = [sys.executable, "-m", "fedbeyond", *sys.argv[1:], "--helper"]
+    started = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(count)]
+    try:
+        yield
+        for process in started:
+            process.wait()
+    finally:
+        for process in started:
+            process.terminate()
+
+
+def work(todo: list[tuple[Config, Path]], device: str) -> list[str]:
+    """Play the runs that are neither done nor being played elsewhere; what broke down."""
+    failures = []
+    with Meter(sum(cell.train.rounds for cell, _ in todo)) as meter:
+        for place, (cell, folder) in enumerate(todo, 1):
+            try:
+                if experiment.finished(folder, cell):
+                    meter.advance(cell.train.rounds)
+                else:
+                    follow(experiment.prepare(cell, device), folder, meter, f"{place}/{len(todo)} ")
+            except BusyError:
+                meter.advance(cell.train.rounds)
+            except FederationError as error:  # one method that breaks down does not stop the others
+                meter.skip(cell.train.rounds - len(experiment.lines(folder)))
+                failures.append(f"{cell.method}, {cell.target} unseen, seed {cell.seed}: {error}")
+    return failures
 
 
 def grid(config: Config) -> Iterator[Config]:

@@ -80,14 +80,19 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Where runs are kept; runs/NAME for NAME.toml.")] = None,
     device: Device = "auto",
     threads: Threads = 1,
+    jobs: Annotated[int, typer.Option(help="Runs to play at a time, each in a process of its own.", min=1)] = 1,
+    helper: Annotated[bool, typer.Option("--helper", hidden=True)] = False,
 ) -> None:
     """Compare methods: every method with every target left out and every seed; skips what is done."""
-    from .bench import run_all
+    from .bench import help_out, run_all
     from .config import load
 
     folder = out or Path("runs") / (config.stem if config else "bench")
     with _interruptible():
-        run_all(load(config, settings), folder, device, threads)
+        if helper:
+            help_out(load(config, settings), folder, device, threads)
+        else:
+            run_all(load(config, settings), folder, device, threads, jobs)
 
 
 @app.command()

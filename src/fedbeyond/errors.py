@@ -19,3 +19,7 @@ class FederationError(FedbeyondError):
 
 class StorageError(FedbeyondError):
     """A run's folder cannot be read or written."""
+
+
+class BusyError(StorageError):
+    """Another process is playing this run."""

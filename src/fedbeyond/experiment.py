@@ -18,7 +18,7 @@ from .config import Config
 from .data.domains import Domains
 from .data.site import Site, Split, derive
 from .data.splits import leave_one_out
-from .errors import ConfigError, StorageError
+from .errors import BusyError, ConfigError, StorageError
 from .evaluate import measure
 from .federation import Simulator, participants, play, start
 from .gate import Gate, Left
@@ -173,7 +173,7 @@ def claimed(folder: Path, config: Config) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise StorageError(f"{folder} is in use by another process; wait for it or choose another --out") from None
+            raise BusyError(f"{folder} is in use by another process; wait for it or choose another --out") from None
         belongs(folder, config)
         checkpoint.write(folder / "config.json", json.dumps(config.identity(), indent=1).encode())
         yield

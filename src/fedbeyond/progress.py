@@ -70,6 +70,12 @@ class Meter:
             task = self.bar.tasks[0]
             self.bar.update(task.id, total=(task.total or 0) - rounds)
 
+    def advance(self, rounds: int) -> None:
+        """Rounds that somebody else has played."""
+        self.left, self.played = self.left - rounds, self.played + rounds
+        if self.bar:
+            self.bar.update(self.bar.task_ids[0], advance=rounds)
+
     def step(self, label: str, news: str, last: bool) -> None:
         """A round has been played."""
         self.left, self.played, now = self.left - 1, self.played + 1, time.monotonic()
