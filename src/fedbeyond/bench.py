@@ -111,8 +111,9 @@ def follow(setup: experiment.Experiment, folder: Path, meter: Meter, prefix: str
     config = setup.config
     label = f"{prefix}{config.method}, {config.target} unseen, seed {config.seed}"
     meter.begin(label)
-    meter.skip(len(experiment.lines(folder)))
-    for line in experiment.run(setup, folder):
+    for place, line in enumerate(experiment.run(setup, folder)):
+        if place == 0:
+            meter.skip(line["round"])  # played before the run was stopped
         meter.step(label, tell(line), last=line["round"] + 1 == line["rounds"])
 
 
