@@ -34,7 +34,7 @@ def test_help_answers_in_half_a_second_without_torch():
     code = "import sys; import fedbeyond.cli; sys.exit('torch' in sys.modules or 'pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     times = []
-    for _ in range(3):
+    for _ in range(5):
         began = time.perf_counter()
         subprocess.run([sys.executable, "-m", "fedbeyond", "--help"], check=True, capture_output=True)
         times.append(time.perf_counter() - began)
