@@ -97,7 +97,7 @@ def test_a_torn_last_line_is_recognised_and_redone(config, tmp_path, want, torn)
 
 
 def command(folder: Path) -> list[str]:
-    settings = ["train.rounds=40", "train.batch_size=8", "data=styles(share=0.05)", "network=convnet(width=4)"]
+    settings = ["train.rounds=24", "train.batch_size=8", "data=styles(share=0.05)", "network=convnet(width=4)"]
     words = [word for setting in settings for word in ("--set", setting)]
     words += ["-m", "scaffold+ga", "-t", "sketch", "--threads", "1", "--out", str(folder)]
     return [sys.executable, "-m", "fedbeyond", "run", *words]
