@@ -1,6 +1,7 @@
 """One round or two of every method, computed on paper."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,6 +29,16 @@ def test_fedavg_by_size_is_the_mean_over_images():
 def test_fedavg_uniform_is_the_mean_over_sites():
     (state,) = play_rounds(fedavg("uniform", optimizer=ONE), 1)
     assert weight(state) == approx((1 - 0.5) / 2)
+
+
+def test_an_augmentation_is_seen_in_every_step_and_a_view_counts_as_an_image():
+    # the image doubled, and tripled as a second view: the loss is the mean over both
+    def styles(batch, rng):
+        return batch._replace(x=2 * batch.x, views=(3 * batch.x,))
+
+    (state,) = play_rounds(replace(fedavg("uniform", optimizer=ONE), augment=styles), 1)
+    # from w = 0 the slope of site a at x = 4 and x = 6 is -0.5 * x, that of b at 2 and 3 is +0.5 * x
+    assert weight(state) == approx((0.5 * (4 + 6) / 2 - 0.5 * (2 + 3) / 2) / 2)
 
 
 def test_fedprox_pulls_each_step_by_mu_times_the_drift():

@@ -46,15 +46,15 @@ def run_all(config: Config, out: Path, device: str, threads: int, jobs: int = 1)
     print(f"{total} runs: {total - len(todo)} done, {len(todo)} to go; kept in {out}", flush=True)
     device = machine(device, threads)
     with helpers(min(jobs, len(todo)) - 1):
-        work(todo, device)
-    rest = [(cell, folder) for cell, folder in todo if not experiment.finished(folder, cell)]
-    failures = work(rest, device)  # what broke down, or was left by a helper that died
+        failures = work(todo, device)
+    left = [(cell, folder) for cell, folder in todo if not experiment.finished(folder, cell) and folder not in failures]
+    failures |= work(left, device)  # what broke down in a helper, or was left by one that died
     if len(failures) < total:
         print()
         write_report([out], "source-validation", "text", None)
         write_report([out], "source-validation", "html", out / "report.html")
     if failures:
-        raise FederationError(f"{len(failures)} of {total} runs broke down: {' | '.join(failures)}")
+        raise FederationError(f"{len(failures)} of {total} runs broke down: {' | '.join(failures.values())}")
 
 
 def help_out(config: Config, out: Path, device: str, threads: int) -> None:
@@ -76,9 +76,9 @@ def helpers(count: int) -> Iterator[None]:
             process.terminate()
 
 
-def work(todo: list[tuple[Config, Path]], device: str) -> list[str]:
-    """Play the runs that are neither done nor being played elsewhere; what broke down."""
-    failures = []
+def work(todo: list[tuple[Config, Path]], device: str) -> dict[Path, str]:
+    """Play the runs that are neither done nor being played elsewhere; which broke down, and why."""
+    failures = {}
     with Meter(sum(cell.train.rounds for cell, _ in todo)) as meter:
         for place, (cell, folder) in enumerate(todo, 1):
             try:
@@ -90,7 +90,7 @@ def work(todo: list[tuple[Config, Path]], device: str) -> list[str]:
                 meter.advance(cell.train.rounds)
             except FederationError as error:  # one method that breaks down does not stop the others
                 meter.skip(cell.train.rounds - len(experiment.lines(folder)))
-                failures.append(f"{cell.method}, {cell.target} unseen, seed {cell.seed}: {error}")
+                failures[folder] = f"{cell.method}, {cell.target} unseen, seed {cell.seed}: {error}"
     return failures
 
 

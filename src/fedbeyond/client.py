@@ -1,13 +1,12 @@
 """What a site does: its answer to each kind of request, and the builder for ordinary local training."""
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from functools import cached_property, partial, reduce
 from operator import add
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from . import tree
 from .data.augment import Batch
@@ -68,11 +67,6 @@ class Local:
     def start(self) -> Tree:
         """The parameters as they were received."""
         return self.received["model"]["params"]  # type: ignore[no-any-return]
-
-    @cached_property
-    def guide(self) -> nn.Module:
-        """The received model, frozen."""
-        return write(deepcopy(self.net), self.received["model"]).eval().requires_grad_(False)
 
     @property
     def rate(self) -> float:

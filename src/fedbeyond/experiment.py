@@ -66,7 +66,7 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
 
 def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
     """The method's networks, whose first numbers depend on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
         torch.manual_seed(derive(seed, "networks"))
         made = method.networks(task)
     layout = {"memory_format": torch.channels_last}  # faster on CPUs too

@@ -41,12 +41,8 @@ class Meter:
     """How far a number of rounds has come: a bar on a terminal, a plain line now and then elsewhere."""
 
     def __init__(self, rounds: int) -> None:
-        self.left, self.played, self.began, self.told = (
-            rounds,
-            0,
-            time.monotonic(),
-            0.0,
-        )  # the first round is told at once
+        self.left, self.played, self.began = rounds, 0, time.monotonic()
+        self.told = 0.0  # long ago: the first round is told at once
         self.bar = _bar(rounds) if sys.stderr.isatty() else None
 
     def __enter__(self) -> "Meter":
