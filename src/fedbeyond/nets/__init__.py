@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from .tree import Tree
+from ..tree import Tree
 
 
 class Task(NamedTuple):
