@@ -12,7 +12,7 @@ from fedbeyond.data.builtin import styles
 from fedbeyond.data.domains import folder
 from fedbeyond.data.picture import draw
 from fedbeyond.data.samplers import balanced, shuffled
-from fedbeyond.data.splits import cut, leave_one_out
+from fedbeyond.data.splits import cut, leave_out
 from fedbeyond.errors import ConfigError, DataError
 
 
@@ -106,9 +106,9 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path):
 
 
 def test_the_target_is_whole_and_in_no_site(drawn):
-    sites, test = leave_one_out(drawn, "photo", 0.1, seed=0)
+    sites, test = leave_out(drawn, "photo", 0.1, seed=0)
     assert sorted(sites) == ["cartoon", "painting", "sketch"]
-    assert torch.equal(test[0], drawn.images["photo"][0])
+    assert torch.equal(test["photo"][0], drawn.images["photo"][0])
 
 
 def test_training_and_validation_share_nothing_and_lose_nothing():
@@ -121,11 +121,11 @@ def test_training_and_validation_share_nothing_and_lose_nothing():
 
 def test_a_split_that_cannot_be_made_is_told(drawn):
     with pytest.raises(ConfigError, match=r"no target given; choose .* cartoon, painting, photo, sketch"):
-        leave_one_out(drawn, None, 0.1, 0)
+        leave_out(drawn, None, 0.1, 0)
     with pytest.raises(ConfigError, match="no domain 'fresco'"):
-        leave_one_out(drawn, "fresco", 0.1, 0)
+        leave_out(drawn, "fresco", 0.1, 0)
     with pytest.raises(DataError, match="one to leave out and one to train on"):
-        leave_one_out(drawn._replace(images={"photo": drawn.images["photo"]}), "photo", 0.1, 0)
+        leave_out(drawn._replace(images={"photo": drawn.images["photo"]}), "photo", 0.1, 0)
     with pytest.raises(DataError, match="too few"):
         cut((torch.zeros(1), torch.zeros(1)), 0.1, "a", 0)
 

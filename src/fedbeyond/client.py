@@ -1,17 +1,19 @@
 """What a site does: its answer to each kind of request, and the builder for ordinary local training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from functools import cached_property, partial, reduce
+from itertools import count
 from operator import add
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import tree
 from .data.augment import Batch
 from .data.site import Site
-from .nets import read, write
+from .nets import read, resting, write
 from .optimizers import Optimizer, plain_sgd
 from .server import Post, Reply, Request
 from .tree import Tree
@@ -50,18 +52,51 @@ def answer(client: Client, site: Site, slots: Tree, request: Request, post: Post
     return Reply(site.name, tree.to("cpu", body), site.size), {"private": private, "pending": pending}
 
 
+def stepper(
+    optimizer: Optimizer, params: Iterable[nn.Parameter], site: Site, rate: float = 1.0
+) -> torch.optim.Optimizer:
+    """An optimizer for some parameters at this round's pace, times `rate`."""
+    made = optimizer(params)
+    for group in made.param_groups:
+        group["lr"] *= site.pace * rate
+    return made
+
+
+def descend(stepper: torch.optim.Optimizer, loss: Callable[[], Tensor], *nets: nn.Module) -> None:
+    """One step that lowers `loss`, moving only the parameters that `stepper` holds: all else is as if frozen.
+
+    An optimizer that looks twice (SAM) leaves the running statistics of `nets` alone the second time.
+    """
+    moved = [param for group in stepper.param_groups for param in group["params"]]
+    looks = count()
+
+    def backward() -> Tensor:
+        stepper.zero_grad()
+        with resting(*nets) if next(looks) else nullcontext():
+            value = loss()
+        value.backward(inputs=moved)
+        return value
+
+    stepper.step(backward)  # type: ignore[arg-type]
+
+
 class Local:
     """What a loss term can see while a site trains."""
 
     def __init__(self, site: Site, received: Tree, private: Tree, optimizer: Optimizer) -> None:
         self.site, self.received, self.private = site, received, private
         self.net = write(site.nets["model"], received["model"]).train()
-        self.stepper, self.steps = optimizer(self.net.parameters()), 0
+        self.stepper, self.steps = stepper(optimizer, self.net.parameters(), site), 0
 
     @cached_property
     def params(self) -> Tree:
         """The parameters as they move."""
         return dict(self.net.named_parameters())
+
+    @cached_property
+    def guide(self) -> nn.Module:
+        """The received model, to be asked but not trained."""
+        return write(self.site.nets["guide"], self.received["model"]).eval().requires_grad_(False)
 
     @property
     def start(self) -> Tree:
@@ -92,20 +127,18 @@ def training(
     optimizer: Optimizer = plain_sgd,
     init: Callable[[Site], Tree] = nothing,
     finish: Callable[[Local], tuple[Tree, Tree]] = upload,
+    epochs: int | None = None,
 ) -> Client:
     """A client that minimises the sum of `terms`; `finish` says what it then sends and keeps."""
 
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
         local = Local(site, received, private, optimizer)
 
-        def backward(batch: Batch) -> Tensor:
-            local.stepper.zero_grad()
-            loss = reduce(add, [term(local, batch) for term in terms])
-            loss.backward()
-            return loss
+        def loss(batch: Batch) -> Tensor:
+            return reduce(add, [term(local, batch) for term in terms])
 
-        for batch in site.batches():
-            local.stepper.step(partial(backward, batch))  # type: ignore[arg-type]
+        for batch in site.batches(epochs):
+            descend(local.stepper, partial(loss, batch), local.net)
             local.steps += 1
         return finish(local)
 

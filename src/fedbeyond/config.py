@@ -22,7 +22,15 @@ def _spelling(value: object) -> object:
     return spelling.spell(spelling.parse(value)) if isinstance(value, str) else value
 
 
+def _together(value: object) -> object:
+    """Several domains left out at once are written as a list, and named with a plus between them."""
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        return "+".join(value)
+    return value
+
+
 Spelling = Annotated[str, BeforeValidator(_spelling)]
+Target = Annotated[str, BeforeValidator(_together)]
 Count = Annotated[int, Field(gt=0)]
 
 
@@ -33,7 +41,10 @@ class Train:
     rounds: Count = 20
     epochs: Count = 1
     batch_size: Count = 32
+    schedule: Spelling = "constant"  # of the learning rate, over rounds
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share of each source domain kept for validation
+    clients_per_domain: Count = 1
+    label_skew: Annotated[float, Field(gt=0)] | None = None  # Dirichlet's concentration; None: labels spread evenly
     clients_per_round: Count | None = None  # None: all
     quorum: Count | None = None  # None: all but one, at least two
 
@@ -43,7 +54,7 @@ class Bench:
     """A grid of runs; what is not given is that of the single run."""
 
     methods: tuple[Spelling, ...] = ()
-    targets: tuple[str, ...] = ()  # nor a single run's: every domain in turn
+    targets: tuple[Target, ...] = ()  # nor a single run's: every domain in turn
     seeds: tuple[int, ...] = ()
 
 
@@ -52,7 +63,7 @@ class Config:
     """One run, and the grid that `bench` makes of it."""
 
     method: Spelling = "fedavg"
-    target: str | None = None  # the domain that takes no part
+    target: Target | None = None  # the domain that takes no part; several as a list
     seed: int = 0
     data: Spelling = "styles"
     network: Spelling = "convnet"

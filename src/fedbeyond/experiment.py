@@ -17,7 +17,7 @@ from .checkpoint import storing
 from .config import Config
 from .data.domains import Domains
 from .data.site import Site, Split, derive
-from .data.splits import leave_one_out
+from .data.splits import leave_out
 from .errors import BusyError, ConfigError, StorageError
 from .evaluate import measure
 from .federation import Simulator, participants, play, start
@@ -37,7 +37,7 @@ class Experiment(NamedTuple):
     nets: Networks
     federation: Simulator
     gate: Gate
-    test: Split  # the unseen domain
+    tests: dict[str, Split]  # the unseen domains
 
 
 @lru_cache(maxsize=2)
@@ -53,15 +53,18 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     method: Method = registry.build(config.method, optimizer=optimizer)
     network = registry.make_one("networks", config.network)
     domains = dataset(config.data)
-    data, test = leave_one_out(domains, config.target, config.train.validation, config.seed)
-    shape = tuple(test[0].shape[1:])
+    train = config.train
+    sharing = (train.validation, config.seed, train.clients_per_domain, train.label_skew)
+    data, tests = leave_out(domains, config.target, *sharing)
+    shape = tuple(next(iter(tests.values()))[0].shape[1:])
     nets = networks(method, Task(domains.classes, shape, network), config.seed, device)  # type: ignore[arg-type]
-    settings: dict[str, Any] = {"batch_size": config.train.batch_size, "epochs": config.train.epochs}
+    settings: dict[str, Any] = {"batch_size": train.batch_size, "epochs": train.epochs, "rounds": train.rounds}
+    settings |= {"schedule": registry.make_one("schedules", train.schedule)}
     settings |= {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}
     sites = [Site(name, splits, nets, **settings) for name, splits in data.items()]
     shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
-    gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, config.train.quorum)
-    return Experiment(config, method, nets, Simulator(method.client, sites), gate, test)
+    gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, train.quorum)
+    return Experiment(config, method, nets, Simulator(method.client, sites), gate, tests)
 
 
 def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
@@ -184,7 +187,7 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
     config = experiment.config
     net = write(experiment.nets["model"], state["server"]["model"])
     scores = {name: {"val": _numbers(net, site.data["val"])} for name, site in experiment.federation.sites.items()}
-    scores[str(config.target)] = {"test": _numbers(net, experiment.test)}
+    scores |= {name: {"test": _numbers(net, split)} for name, split in experiment.tests.items()}
     return {
         "method": config.method,
         "target": config.target,
@@ -194,9 +197,15 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
         "rounds": config.train.rounds,
         "scores": scores,
         "weights": minutes["weights"],
+        "told": told(state["weighting"]) | told(state["server"]),
         "aside": minutes["aside"],
         "left": _ledger(minutes["left"]),
     }
+
+
+def told(state: Tree) -> dict[str, Any]:
+    """The small numbers that a method keeps under "told", for whoever reads the results."""
+    return tree.map(lambda leaf: leaf.item(), state.get("told", {}))  # type: ignore[no-any-return]
 
 
 def _numbers(net: torch.nn.Module, split: Split) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """Loss terms: functions of what a training site can see and a batch, to be added up by `training`."""
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -13,9 +12,7 @@ def cross_entropy(smoothing: float = 0.0) -> Term:
     """Mean cross-entropy over a batch and its views; `smoothing` of the label is spread over all classes."""
 
     def term(local: Local, batch: Batch) -> Tensor:
-        if not batch.views:
-            return F.cross_entropy(local.net(batch.x), batch.y, label_smoothing=smoothing)
-        x, y = torch.cat((batch.x, *batch.views)), batch.y.repeat(1 + len(batch.views))
+        x, y = batch.merged
         return F.cross_entropy(local.net(x), y, label_smoothing=smoothing)
 
     return term

@@ -1,11 +1,17 @@
-"""Optimizers as functions: given parameters they return a torch optimizer, fresh in every round."""
+"""Optimizers as functions: given parameters they return a torch optimizer, fresh in every round; and their pace."""
 
+import math
 from collections.abc import Callable, Iterable
+from typing import Annotated
 
 import torch
-from torch import nn
+from pydantic import Field
+from torch import Tensor, nn
+
+from .tree import Tree
 
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+Schedule = Callable[[float], float]  # share of the rounds played -> factor on the learning rate
 
 
 def sgd(lr: float = 0.05, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
@@ -18,7 +24,54 @@ def adam(lr: float = 1e-3, weight_decay: float = 0.0) -> Optimizer:
     return lambda params: torch.optim.Adam(params, lr=lr, weight_decay=weight_decay)
 
 
+def sam(
+    rho: Annotated[float, Field(ge=0)] = 0.05, lr: float = 0.05, momentum: float = 0.0, weight_decay: float = 0.0
+) -> Optimizer:
+    """Sharpness-aware minimisation: SGD with the gradient found `rho` uphill of where the parameters are."""
+    return lambda params: Sam(params, rho, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+
+class Sam(torch.optim.SGD):
+    """Foret, Kleiner, Mobahi, Neyshabur; ICLR 2021; https://arxiv.org/abs/2010.01412"""
+
+    def __init__(self, params: Iterable[nn.Parameter], rho: float, **options: float) -> None:
+        super().__init__(params, **options)  # type: ignore[arg-type]
+        self.rho = rho
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor]) -> Tensor:  # type: ignore[override]
+        """Look at the gradient, climb, look again, come back and descend by what was seen there."""
+        with torch.enable_grad():
+            loss = closure()
+        moved = [param for group in self.param_groups for param in group["params"] if param.grad is not None]
+        slopes = [param.grad for param in moved]
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(slope) for slope in slopes]))
+        if self.rho and norm > 0:
+            here = [param.clone() for param in moved]
+            torch._foreach_add_(moved, torch._foreach_mul(slopes, float(self.rho / norm)))
+            with torch.enable_grad():
+                closure()
+            torch._foreach_copy_(moved, here)
+        super().step()
+        return loss
+
+
 plain_sgd = sgd()
+
+
+def constant() -> Schedule:
+    """The same learning rate in every round."""
+    return lambda played: 1.0
+
+
+def cosine(end: float = 0.0) -> Schedule:
+    """From the whole learning rate down to `end` of it, along half a cosine."""
+    return lambda played: end + (1 - end) * (1 + math.cos(math.pi * played)) / 2
+
+
+def step(at: float = 0.8, factor: float = 0.1) -> Schedule:
+    """`factor` of the learning rate once `at` of the rounds are played."""
+    return lambda played: factor if played >= at else 1.0
 
 
 def reach(stepper: torch.optim.Optimizer, steps: int, pull: float = 0.0) -> float:
@@ -33,3 +86,19 @@ def reach(stepper: torch.optim.Optimizer, steps: int, pull: float = 0.0) -> floa
         speed = group.get("momentum", 0.0) * speed + 1 - group["lr"] * pull * moved
         moved += speed
     return moved
+
+
+def remember(stepper: torch.optim.Optimizer) -> Tree:
+    """What an optimizer knows of each parameter (momentum and the like), as a tree to keep."""
+    known = stepper.state_dict()["state"]
+    return {
+        str(place): {name: value.clone() for name, value in entry.items()}
+        for place, entry in known.items()
+        if all(isinstance(value, Tensor) for value in entry.values())
+    }
+
+
+def recall(stepper: torch.optim.Optimizer, kept: Tree) -> None:
+    """Give back to an optimizer what an earlier one of the same kind knew."""
+    state = {int(place): {name: value.clone() for name, value in entry.items()} for place, entry in kept.items()}
+    stepper.load_state_dict({"state": state, "param_groups": stepper.state_dict()["param_groups"]})

@@ -22,11 +22,29 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "fedsb": "fedbeyond.methods.fedsb:fedsb",
         "scaffold": "fedbeyond.methods.scaffold:scaffold",
         "fednova": "fedbeyond.methods.fednova:fednova",
+        "fedgca": "fedbeyond.methods.fedgca:fedgca",
+        "fedadg": "fedbeyond.methods.fedadg:fedadg",
+        "ndag": "fedbeyond.methods.ndag:ndag",
+        "feddag": "fedbeyond.methods.feddag:feddag",
     },
-    "wrappers": {"ga": "fedbeyond.methods.ga:ga"},
+    "wrappers": {
+        "ga": "fedbeyond.methods.ga:ga",
+        "rc": "fedbeyond.methods.rc:rc",
+        "am": "fedbeyond.methods.am:am",
+        "sha": "fedbeyond.methods.sha:sha",
+    },
     "datasets": {"styles": "fedbeyond.data.builtin:styles", "folder": "fedbeyond.data.domains:folder"},
     "networks": {"convnet": "fedbeyond.nets:convnet"},
-    "optimizers": {"sgd": "fedbeyond.optimizers:sgd", "adam": "fedbeyond.optimizers:adam"},
+    "optimizers": {
+        "sgd": "fedbeyond.optimizers:sgd",
+        "adam": "fedbeyond.optimizers:adam",
+        "sam": "fedbeyond.optimizers:sam",
+    },
+    "schedules": {
+        "constant": "fedbeyond.optimizers:constant",
+        "cosine": "fedbeyond.optimizers:cosine",
+        "step": "fedbeyond.optimizers:step",
+    },
 }
 
 LOADED: set[str] = set()  # plugins

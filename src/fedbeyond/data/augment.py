@@ -1,10 +1,11 @@
 """Augmentations: functions from a batch and the site's random stream to a batch, on the batch's device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 class Batch(NamedTuple):
@@ -14,10 +15,85 @@ class Batch(NamedTuple):
     y: Tensor
     views: tuple[Tensor, ...] = ()
 
+    @property
+    def merged(self) -> tuple[Tensor, Tensor]:
+        """All images, views too, with their labels."""
+        if not self.views:
+            return self.x, self.y
+        return torch.cat((self.x, *self.views)), self.y.repeat(1 + len(self.views))
+
 
 Augment = Callable[[Batch, torch.Generator], Batch]
+Paint = Callable[[Tensor, torch.Generator], Tensor]  # images -> the same images in another style
 
 
 def plain(batch: Batch, rng: torch.Generator) -> Batch:
     """The batch as it is."""
     return batch
+
+
+def chain(first: Augment, second: Augment) -> Augment:
+    """One after the other."""
+    return lambda batch, rng: second(first(batch, rng), rng)
+
+
+def repaint(paint: Paint) -> Augment:
+    """Every image of a batch, views too, in another style."""
+    return lambda batch, rng: batch._replace(x=paint(batch.x, rng), views=tuple(paint(v, rng) for v in batch.views))
+
+
+def views(paint: Paint, count: int) -> Augment:
+    """`count` further views of a batch's images."""
+    return lambda batch, rng: batch._replace(views=(*batch.views, *(paint(batch.x, rng) for _ in range(count))))
+
+
+def rand_conv(
+    sizes: Sequence[int] = (1, 3, 5, 7), repeats: int = 1, chains: int = 1, mix: bool = True, level: bool = False
+) -> Paint:
+    """Convolutions with random weights: other colours and textures, the same shapes.
+
+    A kernel is drawn for the batch, of one of several sizes, and applied 1 to `repeats` times; that is a chain, and
+    the results of all chains are blended by random weights. `mix` blends the outcome with the images by a random
+    share, as AugMix does; `level` gives it the mean and spread that each channel had.
+    """
+
+    def drawn(x: Tensor, rng: torch.Generator) -> Tensor:
+        channels = x.shape[1]
+        size = sizes[int(torch.randint(len(sizes), (), generator=rng))]
+        kernel = torch.randn(channels, channels, size, size, generator=rng) / (channels * size**2) ** 0.5
+        kernel = kernel.to(x)
+        for _ in range(1 + int(torch.randint(repeats, (), generator=rng))):
+            x = F.conv2d(x, kernel, padding=size // 2)
+        return x
+
+    def paint(x: Tensor, rng: torch.Generator) -> Tensor:
+        weights = -torch.rand(chains, generator=rng).clamp(min=1e-7).log()  # normalised: uniform on the simplex
+        styled = torch.zeros_like(x)
+        for weight in (weights / weights.sum()).tolist():
+            styled = styled + weight * drawn(x, rng)
+        share = float(torch.rand((), generator=rng)) if mix else 1.0
+        styled = share * styled + (1 - share) * x
+        if level:
+            over = (0, 2, 3)
+            spread = x.std(over, keepdim=True) / (styled.std(over, keepdim=True) + 1e-6)
+            styled = (styled - styled.mean(over, keepdim=True)) * spread + x.mean(over, keepdim=True)
+        return styled
+
+    return paint
+
+
+def amplitude_mix(strength: float = 1.0, chance: float = 1.0) -> Paint:
+    """The amplitudes of each image's spectrum, blended with those of another image of the batch; phases stay."""
+
+    def paint(x: Tensor, rng: torch.Generator) -> Tensor:
+        partner = torch.randperm(len(x), generator=rng)
+        share = strength * torch.rand(len(x), 1, 1, 1, generator=rng)
+        if float(torch.rand((), generator=rng)) >= chance:
+            return x
+        share, spectrum = share.to(x), torch.fft.rfft2(x)
+        amplitude = spectrum.abs()
+        amplitude = (1 - share) * amplitude + share * amplitude[partner.to(x.device)]
+        mixed: Tensor = torch.fft.irfft2(torch.polar(amplitude, spectrum.angle()), s=x.shape[-2:])
+        return mixed.contiguous(memory_format=torch.channels_last)
+
+    return paint

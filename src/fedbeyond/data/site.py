@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..evaluate import measure, pixels
 from ..nets import Networks, write
+from ..optimizers import Schedule, constant
 from ..tree import Tree
 from .augment import Augment, Batch, plain
 from .samplers import Sampler, shuffled
@@ -35,10 +36,13 @@ class Site:
         batch_size: int = 32,
         epochs: int = 1,
         seed: int = 0,
+        rounds: int = 1,
+        schedule: Schedule = constant(),  # noqa: B008 (a plain function)
         device: str = "cpu",
     ) -> None:
         self.name, self.data, self.nets, self.seed, self.device = name, data, nets, seed, device
         self.augment, self.sampler, self.batch_size, self.epochs = augment, sampler, batch_size, epochs
+        self.rounds, self.schedule, self.pace = rounds, schedule, 1.0
         self.rng = torch.Generator()
 
     @property
@@ -48,6 +52,7 @@ class Site:
 
     def reseed(self, round_number: int, kind: str) -> "Site":
         """Make the randomness of an answer depend on what is asked, not on what was answered before."""
+        self.pace = self.schedule(round_number / self.rounds)  # factor on the learning rate
         seed = derive(self.seed, round_number, self.name, kind)
         self.rng.manual_seed(seed)
         torch.manual_seed(seed)  # dropout and the like know no other stream
@@ -56,7 +61,7 @@ class Site:
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
         """The training images, sampled and augmented."""
         x, y = self.data["train"]
-        for index in self.sampler(y, epochs or self.epochs, self.batch_size, self.rng):
+        for index in self.sampler(y, self.epochs if epochs is None else epochs, self.batch_size, self.rng):
             batch = Batch(pixels(x[index].to(self.device)), y[index].to(self.device))
             yield self.augment(batch, self.rng)
 

@@ -47,16 +47,17 @@ def ga(
         names, shares, last = [r.client for r in replies], memory["shares"], memory["trained"]
         held = torch.stack([shares[name] for name in names])
         known = [i for i, name in enumerate(names) if name in last]  # who has trained before has a gap
+        gap = {names[i]: replies[i].body["ga_received"] - last[names[i]] for i in known}
         shift = torch.zeros_like(held)
         if known:
-            gaps = torch.stack([replies[i].body["ga_received"] - last[names[i]] for i in known]).double()
+            gaps = torch.stack(list(gap.values())).double()
             pace = step * (1 - now.number / now.total if decay else 1)
             shift[known] = move(gaps, pace / len(now.enrolled) if shared_step else pace)
         moved = (held + shift).clamp(min=0)
         weights = moved / moved.sum() if moved.sum() > 0 else torch.ones_like(moved) / len(moved)
         trained = {r.client: r.body["ga_trained"] for r in replies}
         shares = shares | dict(zip(names, weights * held.sum(), strict=True))  # who was not asked keeps its share
-        return weights.tolist(), {"shares": shares, "trained": last | trained}
+        return weights.tolist(), {"shares": shares, "trained": last | trained, "told": {"gaps": gap}}
 
     return replace(
         method,
@@ -68,7 +69,7 @@ def ga(
 
 def even(clients: tuple[str, ...]) -> Tree:
     shares = {name: torch.tensor(1 / len(clients), dtype=torch.float64) for name in clients}
-    return {"shares": shares, "trained": {}}
+    return {"shares": shares, "trained": {}, "told": {"gaps": {}}}
 
 
 def reporting(client: Client, metric: str) -> Client:

@@ -1,6 +1,7 @@
 """Networks as features and a head, and the two functions that turn a network into a tree and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Annotated, NamedTuple
 
@@ -25,6 +26,8 @@ Networks = dict[str, nn.Module]
 class Classifier(nn.Module):
     """A body that turns images into feature maps, and a linear head on their average."""
 
+    attentive = True  # the head weighs the maps themselves, so that it tells where the network looks
+
     def __init__(self, body: nn.Module, width: int, classes: int) -> None:
         super().__init__()
         self.body, self.head = body, nn.Linear(width, classes)
@@ -36,6 +39,11 @@ class Classifier(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """What the head sees."""
         return self.maps(x).mean((2, 3))
+
+    def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The last feature maps and the scores, of one pass."""
+        maps = self.maps(x)
+        return maps, self.head(maps.mean((2, 3)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))  # type: ignore[no-any-return]
@@ -61,6 +69,25 @@ def convnet(width: Annotated[int, Field(gt=0)] = 16) -> Callable[[Task], Classif
 def classifier(task: Task) -> Networks:
     """What most methods need: one classifier."""
     return {"model": task.network(task)}
+
+
+@contextmanager
+def resting(*nets: nn.Module) -> Iterator[None]:
+    """Networks that train without their running statistics taking note of it."""
+    norms = [part for net in nets for part in net.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    awake = [part for part in norms if part.track_running_stats]
+    for part in awake:
+        part.track_running_stats = False
+    try:
+        yield
+    finally:
+        for part in awake:
+            part.track_running_stats = True
+
+
+def guided(task: Task) -> Networks:
+    """A classifier, and another of its kind to hold the received model while the first one moves."""
+    return {"model": task.network(task), "guide": task.network(task)}
 
 
 def read(net: nn.Module) -> Tree:

@@ -1,0 +1,23 @@
+"""Amplitude mix: a Fourier-based augmentation.
+
+Xu, Zhang, Zhang, Wang, Tian: A Fourier-based Framework for Domain Generalization; CVPR 2021;
+https://arxiv.org/abs/2105.11120; as used for federated domain generalization by Zhang and others, CVPR 2023 (see ga).
+
+Style lives in the amplitudes of an image's spectrum, shape in its phases. Over any method: images keep their phases
+and take over part of the amplitudes of another image of the same site.
+"""
+
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+
+from ..data.augment import amplitude_mix, chain, repaint
+from ..method import Method
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def am(method: Method, strength: Share = 1.0, chance: Share = 0.5) -> Method:
+    """Images with amplitudes mixed among a site's own (a batch at a time, with some chance), on top of any method."""
+    return replace(method, augment=chain(method.augment, repaint(amplitude_mix(strength, chance))))

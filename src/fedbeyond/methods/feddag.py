@@ -1,0 +1,43 @@
+"""FedDAG: Federated Domain Adversarial Generation Towards Generalizable Medical Image Analysis.
+
+Che, Wu, Jin, Xia, Chen.
+
+Sites train by NDAG (a generator of novel styles against a student, followed by a teacher), the server weighs their
+teachers by SHA (how well all sites do with each of them, perturbed). Each half stands in a file of its own, so that
+one can be had without the other: `ndag`, `fedavg+sha`.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..method import Method
+from ..optimizers import Optimizer, plain_sgd
+from .ndag import ndag
+from .sha import sha
+
+PRESETS = {"paper": {"norm": "l2"}}
+
+Number = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+def feddag(
+    alpha: Number = 0.3,
+    margin: Number = 0.1,
+    width: Annotated[int, Field(gt=0)] = 32,
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.999,
+    kind: Literal[1, 2, 3] = 3,
+    learn: Literal["generated", "both"] = "generated",
+    rho: Number = 1e-7,
+    norm: Literal["linf", "l2"] = "linf",
+    beta: Number = 0.3,
+    history: Count = 4,
+    evaluators: Annotated[int, Field(gt=0)] | None = None,
+    exclude_self: bool = False,
+    warmup: Count = 5,
+    optimizer: Optimizer = plain_sgd,
+) -> Method:
+    """Novel styles generated against each site's student; models weighed by how all sites fare with them."""
+    local = ndag(alpha, margin, width, decay, kind, learn, warmup, optimizer)
+    return sha(local, rho, norm, beta, history, evaluators, exclude_self, warmup)

@@ -1,0 +1,158 @@
+"""FedGCA: Global Consistent Augmentation Based Single-Source Federated Domain Generalization.
+
+Liu, Wang, Qu, Li, Kan, Wang; 2024.
+
+Each site sees its images in further styles as well. Predictions and attention maps of all views should agree, with
+those of the received model too (semantic consistency); a dual variable at each site and at the server keeps sites
+with different classes on one objective (class consistency, as in FedDyn).
+"""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import tree
+from ..client import Local, Term, training
+from ..data import augment
+from ..data.augment import Batch
+from ..data.site import Site
+from ..errors import ConfigError
+from ..losses import cross_entropy
+from ..method import Method
+from ..nets import Networks, Task, classifier, guided, read
+from ..optimizers import Optimizer, plain_sgd
+from ..server import Conversation, Request, Round, Server, mean, uniform
+from ..tree import Tree
+
+PRESETS = {"paper": {"alpha": 0.1, "beta": 0.1}, "pacs": {"alpha": 10.0, "beta": 8.0}}
+
+Form = Literal["bce", "kl", "js"]
+TINY = 1e-7
+
+
+def fedgca(
+    views: Annotated[int, Field(ge=0)] = 2,
+    alpha: Annotated[float, Field(ge=0)] = 0.1,
+    beta: Annotated[float, Field(ge=0)] = 0.1,
+    p: bool = True,
+    pg: bool = True,
+    m: bool = True,
+    mg: bool = True,
+    form: Form = "bce",
+    detach_mean: bool = False,
+    repeats: Annotated[int, Field(gt=0)] = 3,
+    chains: Annotated[int, Field(gt=0)] = 1,
+    optimizer: Optimizer = plain_sgd,
+) -> Method:
+    """Views in random styles; predictions (p) and attention (m) agree, also with the received model's (pg, mg)."""
+    if (pg and not p) or (mg and not m):
+        raise ConfigError("fedgca: pg adds the received model to p, and mg to m; switch p or m on as well")
+    guide = beta > 0 and (p or m)
+    semantic = consistent(beta, p, pg, m, mg, form, detach_mean) if guide else cross_entropy()  # Eq. 1: over all views
+    terms = (semantic, class_consistency(alpha)) if alpha else (semantic,)  # Eq. 6
+
+    style = augment.rand_conv(repeats=repeats, chains=chains, level=True)
+
+    def new_dual(local: Local) -> tuple[Tree, Tree]:  # Algorithm 1, line 10
+        model = read(local.net)
+        drift = tree.sub(model["params"], local.start)
+        return {"model": model}, {"dual": tree.sub(local.private["dual"], tree.scale(alpha, drift))}
+
+    def round(state: Tree, now: Round) -> Conversation:
+        replies = yield Request("train", {"model": state["model"]}, now.clients)  # the server's dual stays
+        model, start = mean(replies, "model"), state["model"]["params"]
+        moved = tree.mean([r.body["model"]["params"] for r in replies], [1.0] * len(replies))
+        shared = alpha * len(replies) / len(now.enrolled)  # alpha/K for each that took part
+        dual = tree.sub(state["dual"], tree.scale(shared, tree.sub(moved, start)))  # line 13
+        if alpha:
+            model = model | {"params": tree.sub(model["params"], tree.scale(1 / alpha, dual))}  # line 14
+        return {"model": model, "dual": dual}
+
+    return Method(
+        client=training(*terms, optimizer=optimizer, init=no_dual, finish=new_dual),
+        server=Server(lambda nets: nets | {"dual": tree.zeros(nets["model"]["params"])}, round),
+        weighting=uniform,
+        augment=augment.views(style, views) if views else augment.plain,  # X+
+        networks=(attentive if m else guided) if guide else classifier,
+    )
+
+
+def attentive(task: Task) -> Networks:
+    """A classifier whose head weighs its feature maps themselves, and another of its kind for the received model."""
+    nets = guided(task)
+    if not nets["model"].attentive:
+        raise ConfigError(
+            "fedgca's attention needs a network whose head weighs its last feature maps; this one's does not: choose "
+            "another (convnet, resnet18, ...) or switch it off with fedgca(m=false, mg=false)"
+        )
+    return nets
+
+
+def no_dual(site: Site) -> Tree:
+    return {"dual": tree.zeros(read(site.nets["model"])["params"])}
+
+
+def class_consistency(alpha: float) -> Term:
+    """alpha * L_OC: its gradient is alpha (w - w^t) - lambda_i."""
+
+    def term(local: Local, batch: Batch) -> Tensor:  # Eq. 5
+        drift = tree.sub(local.params, local.start)
+        return alpha / 2 * tree.dot(drift, drift) - tree.dot(local.private["dual"], local.params)
+
+    return term
+
+
+def consistent(beta: float, p: bool, pg: bool, m: bool, mg: bool, form: Form, detach_mean: bool) -> Term:
+    """Cross-entropy plus beta * L_GC, from one look at all views."""
+
+    def term(local: Local, batch: Batch) -> Tensor:  # Eq. 4
+        x, y = batch.merged
+        count = 1 + len(batch.views)
+        nets = [local.net, local.guide] if pg or mg else [local.net]
+        looks = [look(net, x, trained=net is local.net) for net in nets]
+        loss = F.cross_entropy(looks[0][1], y)
+        if p:
+            guesses = [scores.softmax(1).unflatten(0, (count, -1)) for _, scores in looks[: 1 + pg]]
+            loss = loss + beta * agreement(guesses, form, detach_mean)
+        if m:
+            seen = zip(nets, looks[: 1 + mg], strict=False)
+            places = [attention(net, maps, y).unflatten(0, (count, -1)) for net, (maps, _) in seen]
+            loss = loss + beta * divergence(places[0], centre(places, detach_mean))  # Eq. 3
+        return loss
+
+    return term
+
+
+def look(net: nn.Module, x: Tensor, trained: bool) -> tuple[Tensor, Tensor]:
+    """The last feature maps, and the scores of all classes."""
+    with torch.set_grad_enabled(trained):
+        return net.look(x)  # type: ignore[operator, no-any-return]
+
+
+def attention(net: nn.Module, maps: Tensor, y: Tensor) -> Tensor:
+    """Where a network looks for the classes `y`: their activation maps, M = sum_l W_l F_l, as distributions."""
+    weights: Tensor = net.head.weight[y]  # type: ignore[union-attr, index]
+    return torch.einsum("nc,nchw->nhw", weights, maps).flatten(1).softmax(1)
+
+
+def centre(members: list[Tensor], detach: bool) -> Tensor:
+    """The mean of the distributions of all views, by the local model and perhaps the received one."""
+    middle = torch.cat(members).mean(0)
+    return middle.detach() if detach else middle
+
+
+def agreement(guesses: list[Tensor], form: Form, detach: bool) -> Tensor:  # Eq. 2
+    """How far predictions (view x image x class) are from their mean."""
+    middle = centre(guesses, detach)
+    if form == "bce":  # as printed: it also sharpens, and is zero only where all are sure of one class
+        middle = middle.clamp(TINY, 1 - TINY)
+        return -(guesses[0] * middle.log() + (1 - guesses[0]) * (1 - middle).log()).sum(2).mean()
+    return divergence(guesses[0] if form == "kl" else torch.cat(guesses), middle)  # js: of all members
+
+
+def divergence(members: Tensor, middle: Tensor) -> Tensor:
+    """KL(member || middle), the mean over views and images."""
+    return (members * (members.clamp(min=TINY).log() - middle.clamp(min=TINY).log())).sum(2).mean()

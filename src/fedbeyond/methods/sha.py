@@ -1,0 +1,165 @@
+"""SHA, Sharpness-aware Hierarchical Aggregation: FedDAG's way to weigh models (see feddag for the whole).
+
+Che, Wu, Jin, Xia, Chen: FedDAG: Federated Domain Adversarial Generation Towards Generalizable Medical Image Analysis.
+
+Every site perturbs its model a little uphill; all sites say how well they do with the perturbed models of all. Who
+scores well counts more, and each site's model is first averaged with its own better ones of earlier rounds.
+"""
+
+import logging
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from .. import tree
+from ..data.site import Site, derive
+from ..errors import ConfigError
+from ..method import Method, Sent, also, parameters
+from ..server import Conversation, Reply, Request, Round, Server, by_size, uniform
+from ..tree import Tree
+
+PRESETS: dict[str, Tree] = {"paper": {"norm": "l2"}}
+
+Norm = Literal["linf", "l2"]
+LEAST = 1e-8  # of a loss, before it is divided by
+
+
+def sha(
+    method: Method,
+    rho: Annotated[float, Field(ge=0)] = 1e-7,
+    norm: Norm = "linf",
+    beta: Annotated[float, Field(ge=0)] = 0.3,
+    history: Annotated[int, Field(ge=0)] = 4,
+    evaluators: Annotated[int, Field(gt=0)] | None = None,
+    exclude_self: bool = False,
+    warmup: Annotated[int, Field(ge=0)] = 0,
+) -> Method:
+    """Weights by how well all sites do with each site's perturbed model, on top of any method that can be weighed."""
+    if method.weighting not in (by_size, uniform):
+        raise ConfigError("sha chooses how much replies count, but this method or a wrapper of it does that itself")
+
+    def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
+        reply, kept = method.client.handlers["train"](site, received, private)
+        return reply | {"sha_sharp": uphill(reply["model"]["params"], site.nets["model"], rho, norm)}, kept
+
+    def weigh(replies: list[Reply], kept: Tree, now: Round) -> Conversation:  # Algorithm 2
+        sharp = {r.client: r.body["model"] | {"params": r.body["sha_sharp"]} for r in replies}
+        verdicts = yield Request("sha_score", {"models": sharp}, judges(replies, evaluators, now.number))
+        changed = {r.client: share_changed(r.body["model"]["params"], r.body["sha_sharp"]) for r in replies}
+        warn(changed, now.number, rho, norm)
+        scores = {r.client: score(r.client, verdicts, exclude_self) for r in replies}  # line 2
+        past, weights, models = kept["history"], {}, {}
+        for name, own in ((r.client, {"model": r.body["model"], "score": scores[r.client]}) for r in replies):
+            entries = past.get(name, {})
+            merged = own if now.number < warmup else within(own, entries, history)  # lines 3 and 4
+            models[name] = merged["model"]
+            weights[name] = 1.0 if now.number < warmup else float(merged["score"]) ** beta  # line 6, Eq. 6
+            past = past | {name: pruned(entries | {f"{now.number:06}": own}, history)}
+        shares = {name: torch.tensor(weight / sum(weights.values())) for name, weight in weights.items()}
+        told = {"scores": scores, "changed": changed, "weights": shares}
+        return {"models": models, "weights": weights, "history": past, "told": told}
+
+    def round(state: Tree, now: Round) -> Conversation:  # whatever the method says and hears, with replies weighed
+        kept = {"history": state["sha_history"], "told": state["told"]}
+        conversation = method.server.round(without(state, "sha_history", "told"), now)
+        request = next(conversation)
+        while True:
+            replies = yield request
+            if request.kind == "train":
+                kept = yield from weigh(replies, kept, now)
+                replies = [
+                    Reply(r.client, r.body | {"model": kept["models"][r.client]}, kept["weights"][r.client])
+                    for r in replies
+                ]
+            try:
+                request = conversation.send(replies)
+            except StopIteration as end:  # lines 7 and 8
+                return {**end.value, "sha_history": kept["history"], "told": kept["told"]}
+
+    sends = also(method.sends, "train", sha_sharp=parameters("model", "params"))
+    return replace(
+        method,
+        client=method.client._replace(handlers={**method.client.handlers, "train": train, "sha_score": judge}),
+        server=Server(lambda nets: method.server.init(nets) | {"sha_history": {}, "told": {}}, round),
+        weighting=None,
+        sends=also(sends, "sha_score", losses=Sent("scalars", one_for_each)),
+    )
+
+
+def without(state: Tree, *names: str) -> Tree:
+    return {name: part for name, part in state.items() if name not in names}
+
+
+def one_for_each(nets: Tree, body: Tree) -> Any:
+    """A loss for each model that is asked about."""
+    return {name: torch.zeros(()) for name in body["models"]} if "models" in body else torch.zeros(())
+
+
+def judge(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
+    """How a site does with the models of all sites, on its validation images."""
+    return {"losses": {name: site.loss(model) for name, model in sorted(received["models"].items())}}, private
+
+
+def judges(replies: list[Reply], count: int | None, number: int) -> tuple[str, ...]:
+    """Who evaluates: all who trained in this round, or `count` of them drawn for it."""
+    names = sorted(reply.client for reply in replies)
+    if count is None or count >= len(names):
+        return tuple(names)
+    rng = torch.Generator().manual_seed(derive("sha", number))
+    return tuple(sorted(names[i] for i in torch.randperm(len(names), generator=rng)[:count].tolist()))
+
+
+def uphill(params: Tree, net: nn.Module, rho: float, norm: Norm) -> Tree:
+    """The parameters, `rho` along the gradient that the last step left in the network that was trained."""
+    slopes = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in net.named_parameters()}
+    if norm == "linf":
+        return tree.map(lambda param, slope: param + rho * slope.sign(), params, slopes)  # type: ignore[no-any-return]
+    length = float(tree.dot(slopes, slopes).sqrt())
+    return tree.add(params, tree.scale(rho / max(length, 1e-12), slopes))
+
+
+def share_changed(before: Tree, after: Tree) -> Tensor:
+    """How many of the numbers a perturbation really moved, as floats go."""
+    moved = tree.map(torch.ne, before, after)
+    return torch.tensor(
+        sum(int(leaf.sum()) for leaf in tree.leaves(moved)) / sum(x.numel() for x in tree.leaves(moved))
+    )
+
+
+def warn(changed: dict[str, Tensor], number: int, rho: float, norm: Norm) -> None:
+    """Say once that a perturbation is lost in rounding."""
+    least = min(map(float, changed.values()))
+    if number == 0 and rho and least < 0.5:
+        logging.getLogger("fedbeyond").warning(
+            "sha: a perturbation of rho=%g (norm=%s) changes only %.0f %% of the weights; the rest is lost in rounding, "
+            "and sharpness hardly counts: try norm=linf or a larger rho",
+            *(rho, norm, 100 * least),
+        )
+
+
+def score(
+    name: str, verdicts: list[Reply], exclude_self: bool
+) -> Tensor:  # Eq. 5, with the mean of losses for their sum
+    """The better the judges do with a model, the higher its score."""
+    others = [r.body["losses"][name] for r in verdicts if not (exclude_self and r.client == name)]
+    losses = others or [r.body["losses"][name] for r in verdicts]  # judged by nobody but itself
+    return 1 / torch.stack(losses).mean().clamp(min=LEAST)
+
+
+def within(own: Tree, entries: Tree, history: int) -> Tree:  # Sec. III-C3
+    """A site's model and score, averaged with its latest ones of a higher score."""
+    newest = [entries[key] for key in sorted(entries, reverse=True)]
+    better = [entry for entry in newest if entry["score"] > own["score"]][:history]
+    return tree.mean([own, *better], [1.0] * (1 + len(better)))
+
+
+def pruned(entries: Tree, history: int) -> Tree:
+    """Without the models that can never be chosen again, since enough newer ones score at least as high."""
+    kept: Tree = {}
+    for key in sorted(entries, reverse=True):
+        if sum(bool(newer["score"] >= entries[key]["score"]) for newer in kept.values()) < history:
+            kept[key] = entries[key]
+    return kept
