@@ -25,7 +25,18 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
     },
     "wrappers": {"ga": "fedbeyond.methods.ga:ga"},
     "datasets": {"styles": "fedbeyond.data.builtin:styles", "folder": "fedbeyond.data.domains:folder"},
-    "networks": {"convnet": "fedbeyond.nets:convnet"},
+    "networks": {
+        "convnet": "fedbeyond.nets:convnet",
+        "resnet18": "fedbeyond.nets.resnet:resnet18",
+        "resnet34": "fedbeyond.nets.resnet:resnet34",
+        "resnet50": "fedbeyond.nets.resnet:resnet50",
+        "resnet101": "fedbeyond.nets.resnet:resnet101",
+        "resnet152": "fedbeyond.nets.resnet:resnet152",
+        "alexnet": "fedbeyond.nets.alexnet:alexnet",
+        "vit_b_16": "fedbeyond.nets.vit:vit_b_16",
+        "vit_b_32": "fedbeyond.nets.vit:vit_b_32",
+        "mobilenet_v2": "fedbeyond.nets.mobilenet:mobilenet_v2",
+    },
     "optimizers": {"sgd": "fedbeyond.optimizers:sgd", "adam": "fedbeyond.optimizers:adam"},
 }
 
