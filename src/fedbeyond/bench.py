@@ -12,6 +12,7 @@ import torch
 from . import experiment, registry, results
 from .checkpoint import write
 from .config import Config, cells
+from .data.domains import Domains
 from .data.splits import leave_one_out
 from .errors import BusyError, ConfigError, FederationError
 from .progress import Meter
@@ -94,16 +95,21 @@ def work(todo: list[tuple[Config, Path]], device: str) -> dict[Path, str]:
     return failures
 
 
-def grid(config: Config) -> Iterator[Config]:
-    """The cells of a grid, once all its names are known to be good."""
+def grid(config: Config, domains: Domains | None = None) -> Iterator[Config]:
+    """The cells of a grid, once all its names are known to be good; `domains` stands in for data that are not there."""
+    require_methods(config)
+    domains = domains or experiment.dataset(config.data)
+    for cell in cells(config, domains.images):
+        leave_one_out(domains, cell.target, cell.train.validation, cell.seed)
+        yield cell
+
+
+def require_methods(config: Config) -> None:
+    """Refuse methods that cannot be built, before data are read."""
     registry.load_plugins(config.plugins)
     optimizer = registry.make_one("optimizers", config.optimizer)
     for method in config.bench.methods or (config.method,):
         registry.build(method, optimizer=optimizer)
-    domains = experiment.dataset(config.data)
-    for cell in cells(config, domains.images):
-        leave_one_out(domains, cell.target, cell.train.validation, cell.seed)
-        yield cell
 
 
 def follow(setup: experiment.Experiment, folder: Path, meter: Meter, prefix: str = "") -> None:

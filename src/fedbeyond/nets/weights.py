@@ -55,9 +55,9 @@ def read(path: str) -> dict[str, Tensor]:
         if place.suffix == ".safetensors":
             return load_file(place)
         found = torch.load(place, map_location="cpu", weights_only=True)
-    except Exception as error:  # a file of another kind can provoke anything
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"weights {path}: cannot be read ({reason}); give a file of tensors by name") from None
+    except Exception as error:  # a file of another kind can provoke anything, and torch then advises to trust it
+        reason = type(error).__name__
+        raise ConfigError(f"weights {path}: cannot be read ({reason}); give a file that holds only tensors") from None
     if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
         raise ConfigError(f"weights {path}: not tensors by name; give a file with the network's state_dict alone")
     return found
