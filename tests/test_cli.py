@@ -89,6 +89,20 @@ def test_check_prints_the_plan_and_what_leaves_without_training(call, tmp_path, 
     assert "control" in out and "ga_received" in out and "scalars" in out and "parameters" in out
 
 
+def test_check_plans_a_known_dataset_that_is_not_there(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('method = "fedavg+ga"\ndata = "officehome"\nnetwork = "resnet18"\n')
+    code, out, err = call("check", recipe)
+    assert (code, err) == (0, "") and "4 runs of 20 rounds on officehome" in out
+    assert "data: not found (data/officehome: no such folder; expected" in out and "real_world" in out
+    assert "resnet18 with 11,209,857 parameters" in out and "ga_received" in out  # 11,176,512 and a head of 65 x 513
+    code, _, err = call("check", recipe, "--set", "target=moon")
+    assert code == 2 and "no domain 'moon'; choose" in err
+    code, _, err = call("run", recipe, "-t", "art")
+    assert code == 2 and "error: data/officehome: no such folder; expected" in err
+
+
 def test_list_prints_every_shelf(call):
     code, out, _ = call("list")
     assert code == 0 and all(word in out for word in ("fedavg", "ga", "styles", "convnet", "sgd", "presets: default"))

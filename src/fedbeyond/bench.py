@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -94,16 +94,21 @@ def work(todo: list[tuple[Config, Path]], device: str) -> dict[Path, str]:
     return failures
 
 
-def grid(config: Config) -> Iterator[Config]:
-    """The cells of a grid, once all its names are known to be good."""
+def grid(config: Config, domains: Iterable[str] = ()) -> Iterator[Config]:
+    """The cells of a grid, once all its names are known to be good; `domains` are named if data are not there."""
+    require_methods(config)
+    names = tuple(domains) or tuple(experiment.dataset(config.data).images)
+    for cell in cells(config, names):
+        sources(sorted(names), cell.target)
+        yield cell
+
+
+def require_methods(config: Config) -> None:
+    """Refuse methods that cannot be built, before data are read."""
     registry.load_plugins(config.plugins)
     optimizer = registry.make_one("optimizers", config.optimizer)
     for method in config.bench.methods or (config.method,):
         registry.build(method, optimizer=optimizer)
-    domains = experiment.dataset(config.data)
-    for cell in cells(config, domains.images):
-        sources(sorted(domains.images), cell.target)
-        yield cell
 
 
 def follow(setup: experiment.Experiment, folder: Path, meter: Meter, prefix: str = "") -> None:

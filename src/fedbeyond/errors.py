@@ -13,6 +13,10 @@ class DataError(FedbeyondError):
     """The data are not what the run needs."""
 
 
+class MissingError(DataError):
+    """The data are not there."""
+
+
 class FederationError(FedbeyondError):
     """Too few sites gave an answer that can be used."""
 

@@ -4,40 +4,91 @@ import inspect
 from collections.abc import Iterator
 
 from . import experiment, registry, tree
-from .bench import grid
+from .bench import grid, require_methods
 from .config import Config
+from .data.domains import Domains
+from .data.known import Outline, outline
 from .data.splits import cut
-from .errors import ConfigError
+from .errors import ConfigError, MissingError
+from .nets import Networks, Task, read
+from .spelling import parse
 
 
 def plan(config: Config) -> str:
     """The runs, the sites, the sizes and what leaves each site, without training."""
-    runs = list(grid(config))
+    require_methods(config)
+    found, missing = look(config.data)
+    runs = list(grid(config, found.images if isinstance(found, Domains) else found.domains))
     lines = [f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {config.train.rounds} rounds on {config.data}"]
+    lines += [missing] if missing else []
     methods = list(dict.fromkeys(cell.method for cell in runs))
     targets = list(dict.fromkeys(str(cell.target) for cell in runs))
     lines.append(f"methods: {', '.join(methods)}")
     lines.append(f"targets: {', '.join(targets)}; seeds: {', '.join(map(str, dict.fromkeys(c.seed for c in runs)))}")
-    lines += ["", "sites (training / validation images):"]
-    domains = experiment.dataset(config.data)
-    for name, (_, labels) in domains.images.items():
-        train, val = (len(y) for _, y in cut(domains.images[name], config.train.validation, name, config.seed).values())
-        lines.append(f"  {name:16} {train:6,} / {val:,}   or unseen, all {len(labels):,}")
-    for method in methods:
-        first = next(cell for cell in runs if cell.method == method)
-        lines += ["", *leaving(first)]
+    lines += ["", *sites(config, found)]
+    for told in leaving([next(cell for cell in runs if cell.method == method) for method in methods], found):
+        lines += ["", *told]
     return "\n".join(lines) + "\n"
 
 
-def leaving(config: Config) -> Iterator[str]:
-    """A method's size, and what leaves each site in each round."""
-    setup = experiment.prepare(config)
-    numbers = sum(param.numel() for param in setup.nets["model"].parameters())
-    yield f"{config.method}: {config.network} with {numbers:,} parameters; leaves each site every round:"
-    for kind, names in setup.method.sends.items():
-        for name, sent in names.items():
-            size = tree.size(sent.like(setup.gate.nets, {}))
-            yield f"  {name:16} {sent.kind:12} {size:12,} bytes  (in answer to {kind!r})"
+def look(spelled: str) -> tuple[Domains | Outline, str]:
+    """A dataset, or what is known of it and a line that says why it is only that."""
+    try:
+        return experiment.dataset(spelled), ""
+    except MissingError as error:
+        known = outline(spelled)
+        if known is None:
+            raise
+        return known, f"data: not found ({error}); planned from what is known of {known.name}"
+
+
+def sites(config: Config, found: Domains | Outline) -> Iterator[str]:
+    """The domains, and how many images each has for what."""
+    if isinstance(found, Outline):
+        yield f"sites: {', '.join(found.domains)}"
+        return
+    yield "sites (training / validation images):"
+    for name, (_, labels) in found.images.items():
+        train, val = (len(y) for _, y in cut(found.images[name], config.train.validation, name, config.seed).values())
+        yield f"  {name:16} {train:6,} / {val:,}   or unseen, all {len(labels):,}"
+
+
+def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]]:
+    """Each method's size, and what leaves each site in each round."""
+    shape = found.shape if isinstance(found, Outline) else _shape(found)
+    note = ""
+    made: tuple[object, Networks] = (None, {})  # the last networks, which the next method may have as well
+    for cell in cells:
+        method = registry.build(cell.method, optimizer=registry.make_one("optimizers", cell.optimizer))
+        network = registry.make_one("networks", cell.network)
+        if made[0] is not method.networks:
+            made = None, {}  # large ones are let go before others are made
+            try:
+                nets = experiment.networks(method, Task(found.classes, shape, network), cell.seed, "cpu")
+            except MissingError as error:
+                note = f"; {error}"
+                network = registry.make_one("networks", fresh(cell.network))
+                nets = experiment.networks(method, Task(found.classes, shape, network), cell.seed, "cpu")
+            made = method.networks, nets
+        shared = {name: read(made[1][name]) for name in method.shared}
+        numbers = sum(param.numel() for param in made[1]["model"].parameters())
+        told = [f"{cell.method}: {cell.network} with {numbers:,} parameters{note}; leaves each site every round:"]
+        for kind, names in method.sends.items():
+            for name, sent in names.items():
+                size = tree.size(sent.like(shared, {}))
+                told.append(f"  {name:16} {sent.kind:12} {size:12,} bytes  (in answer to {kind!r})")
+        yield told
+
+
+def fresh(network: str) -> str:
+    """A network's spelling without the file of its weights."""
+    part, *_ = parse(network)
+    return str(part._replace(options={key: value for key, value in part.options.items() if key != "weights"}))
+
+
+def _shape(domains: Domains) -> tuple[int, int, int]:
+    _, channels, height, width = next(iter(domains.images.values()))[0].shape
+    return channels, height, width
 
 
 def catalogue(shelf: str = "") -> str:
@@ -51,7 +102,7 @@ def catalogue(shelf: str = "") -> str:
             factory = registry.find(title, name)
             options = ", ".join(f"{key}={p.default}" for key, p in registry.options(factory).items())
             presets = ", ".join(list(registry.presets(factory))[1:])
-            lines.append(f"  {name:12} {(inspect.getdoc(factory) or '').splitlines()[0]}")
-            lines += [f"  {'':12} options: {options}"] if options else []
-            lines += [f"  {'':12} presets: default, {presets}"] if presets and title in ("methods", "wrappers") else []
+            lines.append(f"  {name:14} {(inspect.getdoc(factory) or '').splitlines()[0]}")
+            lines += [f"  {'':14} options: {options}"] if options else []
+            lines += [f"  {'':14} presets: default, {presets}"] if presets and title in ("methods", "wrappers") else []
     return "\n".join(lines) + "\n"

@@ -34,7 +34,7 @@ def folder(
     if not top.is_dir():
         raise DataError(f"{root}: no such folder; give a folder laid out domain/class/image")
     domains = [path for path in sorted(top.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-    files = {domain.name: _images(domain) for domain in domains}
+    files = {domain.name: listing(domain) for domain in domains}
     wanted = tuple(classes) or tuple(sorted({name for found in files.values() for name in found}))
     for domain, found in files.items():
         lacking = [name for name in wanted if not found.get(name)]
@@ -45,11 +45,12 @@ def folder(
                 f"{top / domain}: no image of class {', '.join(lacking)}, which other domains have; "
                 f"add some, leave the class out with classes=[...], or allow it with partial=true"
             )
-    images = {domain: _read(found, wanted, size, domain) for domain, found in files.items()}
+    images = {domain: read(found, wanted, size, domain) for domain, found in files.items()}
     return Domains(wanted, images)
 
 
-def _images(domain: Path) -> dict[str, list[Path]]:
+def listing(domain: Path) -> dict[str, list[Path]]:
+    """The images of a domain by the folder of their class."""
     return {
         path.name: sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
         for path in sorted(domain.iterdir())
@@ -57,7 +58,8 @@ def _images(domain: Path) -> dict[str, list[Path]]:
     }
 
 
-def _read(files: dict[str, list[Path]], classes: tuple[str, ...], size: int, domain: str) -> Split:
+def read(files: dict[str, list[Path]], classes: tuple[str, ...], size: int, domain: str) -> Split:
+    """Listed images, resized to `size` pixels square, and their labels: places in `classes`."""
     from PIL import Image
 
     listed = [(path, label) for label, name in enumerate(classes) for path in files.get(name, [])]

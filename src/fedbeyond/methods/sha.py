@@ -134,8 +134,8 @@ def warn(changed: dict[str, Tensor], number: int, rho: float, norm: Norm) -> Non
     least = min(map(float, changed.values()))
     if number == 0 and rho and least < 0.5:
         logging.getLogger("fedbeyond").warning(
-            "sha: a perturbation of rho=%g (norm=%s) changes only %.0f %% of the weights; the rest is lost in rounding, "
-            "and sharpness hardly counts: try norm=linf or a larger rho",
+            "sha: a perturbation of rho=%g (norm=%s) changes only %.0f %% of the weights; the rest is lost in "
+            "rounding, and sharpness hardly counts: try norm=linf or a larger rho",
             *(rho, norm, 100 * least),
         )
 

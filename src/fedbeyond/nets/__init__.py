@@ -36,14 +36,18 @@ class Classifier(nn.Module):
         """The last feature maps, for methods that ask where the network looks."""
         return self.body(x)  # type: ignore[no-any-return]
 
+    def pooled(self, maps: Tensor) -> Tensor:
+        """What the head sees of the maps."""
+        return maps.mean((2, 3))
+
     def features(self, x: Tensor) -> Tensor:
         """What the head sees."""
-        return self.maps(x).mean((2, 3))
+        return self.pooled(self.maps(x))
 
     def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The last feature maps and the scores, of one pass."""
         maps = self.maps(x)
-        return maps, self.head(maps.mean((2, 3)))
+        return maps, self.head(self.pooled(maps))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))  # type: ignore[no-any-return]
