@@ -15,7 +15,7 @@ from .config import Config, cells
 from .data.splits import sources
 from .errors import BusyError, ConfigError, FederationError
 from .progress import Meter
-from .report import table
+from .report import beside, table
 from .results import Line
 
 
@@ -144,19 +144,22 @@ def machine(device: str, threads: int) -> str:
     return device
 
 
-def write_report(runs: list[Path], select: str, style: str, out: Path | None) -> None:
-    """A table or page of runs, to a file or to the terminal."""
+def write_report(runs: list[Path], select: str, style: str, out: Path | None, paper: str | None = None) -> None:
+    """A table or page of runs, perhaps beside a paper's numbers, to a file or to the terminal."""
     styles = {"text": table.text, "markdown": table.markdown, "latex": table.latex, "csv": table.csv}
+    paired = {"text": beside.text, "markdown": beside.markdown, "latex": beside.latex, "csv": beside.as_csv}
     if style not in (*styles, "html"):
         raise ConfigError(f"format {style!r} is not known; {registry.nearest(style, [*styles, 'html'])}")
     lines = results.load(runs)
+    found = table.tabulate(lines, select)
+    both = beside.beside(found, paper) if paper else None
     if style == "html":
         from .report.page import page
 
-        content = page(lines, select)
+        content = page(lines, select, both)
         out = out or Path("report.html")
     else:
-        content = styles[style](table.tabulate(lines, select))
+        content = paired[style](both) if both else styles[style](found)
     if out is None:
         sys.stdout.write(content)
     else:

@@ -110,11 +110,12 @@ def report(
     select: Annotated[str, typer.Option(help="source-validation, last or oracle.")] = "source-validation",
     style: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or html.")] = "text",
     out: Annotated[Path | None, typer.Option(help="A file to write; none: the terminal (html: report.html).")] = None,
+    beside: Annotated[str | None, typer.Option(metavar="PAPER[/TABLE]", help="A paper's numbers, as in ga.")] = None,
 ) -> None:
     """Make a table of methods and unseen domains, or a page, from the results of runs."""
     from .bench import write_report
 
-    write_report(runs, select, style, out)
+    write_report(runs, select, style, out, beside)
 
 
 @app.command("list")

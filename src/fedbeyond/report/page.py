@@ -8,13 +8,15 @@ import jinja2
 
 from .. import __version__
 from ..results import Line
+from . import beside
+from .beside import Beside
 from .table import Table, rows, runs, tabulate, unseen
 
 WIDTH, HEIGHT = 320, 180
 
 
-def page(lines: list[Line], rule: str = "source-validation") -> str:
-    """The page of all finished runs."""
+def page(lines: list[Line], rule: str = "source-validation", both: Beside | None = None) -> str:
+    """The page of all finished runs, perhaps with a paper's numbers beside them."""
     table = tabulate(lines, rule)
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files(__package__).joinpath("page.html").read_text("utf-8"))
@@ -22,6 +24,8 @@ def page(lines: list[Line], rule: str = "source-validation") -> str:
     return template.render(
         table=table,
         rows=rows(table),
+        both=both,
+        pairs=beside.rows(both) if both else [],
         answer=answer(table),
         charts=[chart(every, table, target) for target in table.targets],
         width=WIDTH,

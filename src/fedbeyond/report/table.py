@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ..errors import ConfigError
 from ..registry import nearest
 from ..results import Line, selection
+from . import layout
 
 Rule = Callable[[Sequence[Line]], Line]
 
@@ -111,29 +112,17 @@ def rows(table: Table, plusminus: str = " ± ") -> list[list[str]]:
 
 def text(table: Table) -> str:
     """For a terminal."""
-    cells = rows(table)
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines = [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in cells
-    ]
-    return "\n".join([table.caption, "", lines[0], "─" * len(lines[0]), *lines[1:]]) + "\n"
+    return layout.text(rows(table), table.caption)
 
 
 def markdown(table: Table) -> str:
     """For a README."""
-    head, *body = ["| " + " | ".join(row) + " |" for row in rows(table)]
-    ruler = "|---|" + "---:|" * (len(table.targets) + 1)
-    return "\n".join([head, ruler, *body, "", table.caption]) + "\n"
+    return layout.markdown(rows(table), table.caption)
 
 
 def latex(table: Table) -> str:
     """For a paper that uses booktabs."""
-    head, *body = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in rows(table, r" \pm ")]
-    columns = "l" + "r" * (len(table.targets) + 1)
-    caption = _escape(table.caption).replace("±", r"$\pm$")
-    parts = [r"\begin{table}", rf"\caption{{{caption}.}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head]
-    return "\n".join([*parts, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+    return layout.latex(rows(table, r" \pm "), table.caption)
 
 
 def csv(table: Table) -> str:
@@ -143,11 +132,3 @@ def csv(table: Table) -> str:
         quoted = ",".join('"' + text.replace('"', '""') + '"' for text in (method, target))
         lines.append(f"{quoted},{seed},{line['round']},{100 * unseen(line):.4f}")
     return "\n".join(lines) + "\n"
-
-
-def _escape(cell: str) -> str:
-    if r"\pm" in cell:
-        return f"${cell}$"
-    for mark in "%_&#":
-        cell = cell.replace(mark, f"\\{mark}")
-    return cell

@@ -1,0 +1,37 @@
+"""Cells and a caption as text: for a terminal, a README, a paper."""
+
+Cells = list[list[str]]  # the first row is the head
+
+
+def text(cells: Cells, caption: str) -> str:
+    """For a terminal."""
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    lines = [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in cells
+    ]
+    return "\n".join([caption, "", lines[0], "─" * len(lines[0]), *lines[1:]]) + "\n"
+
+
+def markdown(cells: Cells, caption: str) -> str:
+    """For a README."""
+    head, *body = ["| " + " | ".join(row) + " |" for row in cells]
+    ruler = "|---|" + "---:|" * (len(cells[0]) - 1)
+    return "\n".join([head, ruler, *body, "", caption]) + "\n"
+
+
+def latex(cells: Cells, caption: str) -> str:
+    """For a paper that uses booktabs; numbers are spelled with `\\pm`."""
+    head, *body = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in cells]
+    columns = "l" + "r" * (len(cells[0]) - 1)
+    told = _escape(caption).replace("±", r"$\pm$")
+    parts = [r"\begin{table}", rf"\caption{{{told}.}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head]
+    return "\n".join([*parts, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def _escape(cell: str) -> str:
+    if r"\pm" in cell:
+        return f"${cell}$"
+    for mark in "%_&#":
+        cell = cell.replace(mark, f"\\{mark}")
+    return cell.replace("^", r"\textasciicircum{}")
