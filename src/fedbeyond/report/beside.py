@@ -134,7 +134,7 @@ def as_csv(both: Beside) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["source", "row", "method", "target", "seed", "round", "metric", "value", "std"])
     for (method, target, seed), line in both.ours.picked.items():
-        value = f"{100 * unseen(line):.4f}"
+        value = f"{100 * unseen(line, target):.4f}"
         writer.writerow(["ours", "", method, target, seed, line["round"], "accuracy", value, ""])
     for entry in both.theirs:
         told = [entry.row, entry.method, entry.target, "", "", entry.metric, entry.value, entry.std]

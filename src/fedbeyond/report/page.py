@@ -7,6 +7,7 @@ from typing import Any
 import jinja2
 
 from .. import __version__
+from ..data.splits import unseen_domains
 from ..results import Line
 from . import beside
 from .beside import Beside
@@ -56,10 +57,10 @@ def chart(every: list[list[Line]], table: Table, target: str) -> dict[str, Any]:
     """Accuracy on an unseen domain over rounds, one line a method (the mean of its seeds)."""
     curves = []
     for colour, method in enumerate(table.methods):
-        found = [run for run in every if (run[0]["method"], run[0]["target"]) == (method, target)]
+        found = [run for run in every if run[0]["method"] == method and target in unseen_domains(run[0]["target"])]
         if found:
             length = min(len(run) for run in found)
-            heights = [mean(unseen(run[i]) for run in found) for i in range(length)]
+            heights = [mean(unseen(run[i], target) for run in found) for i in range(length)]
             step = WIDTH / max(length - 1, 1)
             points = " ".join(f"{i * step:.1f},{HEIGHT * (1 - value):.1f}" for i, value in enumerate(heights))
             curves.append({"method": method, "colour": colour % 8, "points": points})

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
+from ..data.splits import unseen_domains
 from ..errors import ConfigError
 from ..registry import nearest
 from ..results import Line, selection
@@ -40,12 +41,13 @@ class Table(NamedTuple):
     def on(self, method: str, target: str) -> list[float]:
         """Accuracies on one unseen domain, one a seed."""
         found = (self.picked.get((method, target, seed)) for seed in self.seeds)
-        return [100 * unseen(line) for line in found if line]
+        return [100 * unseen(line, target) for line in found if line]
 
     def average(self, method: str) -> list[float]:
         """Means over all unseen domains, one a seed that has them all."""
         whole = [seed for seed in self.seeds if all((method, target, seed) in self.picked for target in self.targets)]
-        return [100 * mean(unseen(self.picked[method, target, seed]) for target in self.targets) for seed in whole]
+        one = self.picked
+        return [100 * mean(unseen(one[method, target, seed], target) for target in self.targets) for seed in whole]
 
     @property
     def caption(self) -> str:
@@ -60,9 +62,10 @@ class Table(NamedTuple):
         return f"Accuracy on the unseen domain (%), {CAPTIONS[self.rule]}, {'one seed' if once else many}{note}"
 
 
-def unseen(line: Line) -> float:
-    """Accuracy on the whole of the domain that took no part."""
-    return float(line["scores"][line["target"]]["test"]["accuracy"])
+def unseen(line: Line, domain: str = "") -> float:
+    """Accuracy on the whole of a domain that took no part; on all of them together if none is named."""
+    names = (domain,) if domain else unseen_domains(line["target"])
+    return mean(float(line["scores"][name]["test"]["accuracy"]) for name in names)
 
 
 def runs(lines: Iterable[Line]) -> dict[tuple[str, str, int], list[Line]]:
@@ -89,8 +92,16 @@ def tabulate(lines: Iterable[Line], rule: str = "source-validation") -> Table:
         raise ConfigError(f"selection rule {rule!r} is not known; {nearest(rule, RULES)}")
     every = runs(lines)
     done = {key: run for key, run in every.items() if len(run) == run[-1]["rounds"]}
-    methods, targets = tuple(dict.fromkeys(key[0] for key in done)), tuple(dict.fromkeys(key[1] for key in done))
-    picked = {key: RULES[rule](run) for key, run in done.items()}
+    picked: dict[tuple[str, str, int], Line] = {}
+    for (method, target, seed), run in done.items():
+        for domain in unseen_domains(target):  # several, if they were left out at once
+            line = RULES[rule](run)
+            other = picked.setdefault((method, domain, seed), line)["target"]
+            if other != target:
+                raise ConfigError(
+                    f"{method}, seed {seed}: {domain} was unseen in two runs ({other}; {target}); report one by one"
+                )
+    methods, targets = tuple(dict.fromkeys(key[0] for key in picked)), tuple(dict.fromkeys(key[1] for key in picked))
     return Table(rule, methods, targets, picked, len(every) - len(done))
 
 
@@ -130,5 +141,5 @@ def csv(table: Table) -> str:
     lines = ["method,target,seed,round,accuracy"]
     for (method, target, seed), line in table.picked.items():
         quoted = ",".join('"' + text.replace('"', '""') + '"' for text in (method, target))
-        lines.append(f"{quoted},{seed},{line['round']},{100 * unseen(line):.4f}")
+        lines.append(f"{quoted},{seed},{line['round']},{100 * unseen(line, target):.4f}")
     return "\n".join(lines) + "\n"
