@@ -42,6 +42,8 @@ PRESETS = {
 Epochs = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(gt=0)]
+DiscriminatorLoss = Literal["lsgan", "paper"]
+GeneratorLoss = Literal["toward", "away"]
 Reference = Literal["generator", "normal", "uniform", "laplace"]
 
 
@@ -53,8 +55,8 @@ def fedadg(
     one_hot: Annotated[float, Field(ge=0)] = 1.0,
     projection: Projection = "fixed",
     reference: Reference = "generator",
-    discriminator_loss: Literal["lsgan", "paper"] = "lsgan",
-    generator_loss: Literal["toward", "away"] | None = "toward",
+    discriminator_loss: DiscriminatorLoss = "lsgan",
+    generator_loss: GeneratorLoss | None = "toward",
     generator_rate: Rate = 0.7,
     discriminator_rate: Rate = 0.7,
     optimizer: Optimizer = plain_sgd,
@@ -95,9 +97,9 @@ def fedadg(
                 h = net.features(x)
             noise = draw(reference, len(y), h.shape[1], site.rng).to(h)  # step c6; once, since SAM looks twice
             made = refer(noise, y).detach()
-            descend(step_discriminator, lambda: told(discriminator(h, y), discriminator(made, y)))  # step c7
+            descend(step_discriminator, lambda: telling(h, made, y))  # step c7
             if step_generator and generator_loss:
-                descend(step_generator, lambda: moved(discriminator(refer(noise, y), y)))  # step c8
+                descend(step_generator, lambda: moving(noise, y, generator_loss))  # step c8
 
         def error(h: Tensor, y: Tensor) -> Tensor:
             return F.cross_entropy(net.head(h), y, label_smoothing=smoothing)
@@ -105,6 +107,12 @@ def fedadg(
         def masked(h: Tensor, y: Tensor) -> Tensor:  # Eq. 3, and as much of Eq. 5 as moves the model
             unmasked: Tensor = (1 - discriminator(h, y)).square().mean()
             return adversarial * unmasked + (1 - adversarial) * error(h, y)
+
+        def telling(h: Tensor, made: Tensor, y: Tensor) -> Tensor:  # Eq. 2
+            return confusion(discriminator(h, y), discriminator(made, y), discriminator_loss)
+
+        def moving(noise: Tensor, y: Tensor, form: GeneratorLoss) -> Tensor:  # Eq. 4
+            return displacement(discriminator(refer(noise, y), y), form)
 
         def refer(noise: Tensor, y: Tensor) -> Tensor:
             return generator(noise, y) if generator else noise
@@ -116,14 +124,6 @@ def fedadg(
         kept = {"discriminator": read(discriminator), "momentum": remember(step_discriminator)}
         return {name: read(site.nets[name]) for name in shared}, kept  # step c9
 
-    def told(real: Tensor, meant: Tensor) -> Tensor:  # Eq. 2: 0 for features, 1 for the reference
-        if discriminator_loss == "lsgan":
-            return (real.square() + (1 - meant).square()).mean()
-        return -((1 - real).square() + meant.square()).mean()
-
-    def moved(meant: Tensor) -> Tensor:  # Eq. 4 is `away` from the features, the text `toward` them
-        return (meant if generator_loss == "toward" else 1 - meant).square().mean()
-
     return Method(
         client=Client(own_discriminator, {"train": train}),
         server=averaging,  # step s3, of model and generator alike
@@ -132,6 +132,18 @@ def fedadg(
         shared=shared,
         sends={"train": {name: parameters(name) for name in shared}},
     )
+
+
+def confusion(real: Tensor, meant: Tensor, form: DiscriminatorLoss) -> Tensor:
+    """What a discriminator lowers: it should say 0 of features and 1 of the reference."""
+    if form == "lsgan":
+        return (real.square() + (1 - meant).square()).mean()
+    return -((1 - real).square() + meant.square()).mean()
+
+
+def displacement(meant: Tensor, form: GeneratorLoss) -> Tensor:
+    """What a generator lowers: its reference moves `toward` the features, as the text says, or `away`, as Eq. 4."""
+    return (meant if form == "toward" else 1 - meant).square().mean()
 
 
 def own_discriminator(site: Site) -> Tree:

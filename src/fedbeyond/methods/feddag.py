@@ -16,7 +16,7 @@ from ..optimizers import Optimizer, plain_sgd
 from .ndag import ndag
 from .sha import sha
 
-PRESETS = {"paper": {"norm": "l2"}}
+PRESETS = {"paper": {"learn": "generated", "norm": "l2"}}
 
 Number = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -28,7 +28,7 @@ def feddag(
     width: Annotated[int, Field(gt=0)] = 32,
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.999,
     kind: Literal[1, 2, 3] = 3,
-    learn: Literal["generated", "both"] = "generated",
+    learn: Literal["generated", "both"] = "both",
     rho: Number = 1e-7,
     norm: Literal["linf", "l2"] = "linf",
     beta: Number = 0.3,

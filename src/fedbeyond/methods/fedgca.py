@@ -27,7 +27,10 @@ from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..tree import Tree
 
-PRESETS = {"paper": {"alpha": 0.1, "beta": 0.1}, "pacs": {"alpha": 10.0, "beta": 8.0}}
+PRESETS = {
+    "paper": {"alpha": 0.1, "beta": 0.1, "output": "corrected"},
+    "pacs": {"alpha": 10.0, "beta": 8.0, "output": "corrected"},
+}
 
 Form = Literal["bce", "kl", "js"]
 TINY = 1e-7
@@ -45,6 +48,7 @@ def fedgca(
     detach_mean: bool = False,
     repeats: Annotated[int, Field(gt=0)] = 3,
     chains: Annotated[int, Field(gt=0)] = 1,
+    output: Literal["mean", "corrected"] = "mean",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Views in random styles; predictions (p) and attention (m) agree, also with the received model's (pg, mg)."""
@@ -62,18 +66,17 @@ def fedgca(
         return {"model": model}, {"dual": tree.sub(local.private["dual"], tree.scale(alpha, drift))}
 
     def round(state: Tree, now: Round) -> Conversation:
-        replies = yield Request("train", {"model": state["model"]}, now.clients)  # the server's dual stays
-        model, start = mean(replies, "model"), state["model"]["params"]
+        replies = yield Request("train", {"model": state["start"]}, now.clients)  # the server's dual stays
+        model, start = mean(replies, "model"), state["start"]["params"]
         moved = tree.mean([r.body["model"]["params"] for r in replies], [1.0] * len(replies))
         shared = alpha * len(replies) / len(now.enrolled)  # alpha/K for each that took part
         dual = tree.sub(state["dual"], tree.scale(shared, tree.sub(moved, start)))  # line 13
-        if alpha:
-            model = model | {"params": tree.sub(model["params"], tree.scale(1 / alpha, dual))}  # line 14
-        return {"model": model, "dual": dual}
+        corrected = model | {"params": tree.sub(model["params"], tree.scale(1 / alpha, dual))} if alpha else model
+        return {"model": model if output == "mean" else corrected, "start": corrected, "dual": dual}  # line 14
 
     return Method(
         client=training(*terms, optimizer=optimizer, init=no_dual, finish=new_dual),
-        server=Server(lambda nets: nets | {"dual": tree.zeros(nets["model"]["params"])}, round),
+        server=Server(with_dual, round),
         weighting=uniform,
         augment=augment.views(style, views) if views else augment.plain,  # X+
         networks=(attentive if m else guided) if guide else classifier,
@@ -89,6 +92,10 @@ def attentive(task: Task) -> Networks:
             "another (convnet, resnet18, ...) or switch it off with fedgca(m=false, mg=false)"
         )
     return nets
+
+
+def with_dual(nets: Tree) -> Tree:
+    return {"model": nets["model"], "start": nets["model"], "dual": tree.zeros(nets["model"]["params"])}
 
 
 def no_dual(site: Site) -> Tree:

@@ -22,7 +22,7 @@ from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..tree import Tree
 
-PRESETS: dict[str, Tree] = {"paper": {}}
+PRESETS = {"paper": {"learn": "generated"}}
 
 
 def ndag(
@@ -31,7 +31,7 @@ def ndag(
     width: Annotated[int, Field(gt=0)] = 32,
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.999,
     kind: Literal[1, 2, 3] = 3,
-    learn: Literal["generated", "both"] = "generated",
+    learn: Literal["generated", "both"] = "both",
     warmup: Annotated[int, Field(ge=0)] = 5,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
@@ -54,29 +54,19 @@ def ndag(
         step_generator = stepper(optimizer, generator.parameters(), site)
         steps, warm = int(private.get("steps", torch.zeros(()))), bool(received["warm"])
 
-        def distance(seen: Tensor, h: Tensor) -> Tensor:  # of each image: Eq. 4, and Eq. 1 before its bound
-            return (F.normalize(seen) - F.normalize(h)).square().sum(1)
-
-        def novelty(x: Tensor, y: Tensor, seen: Tensor) -> Tensor:  # line 3: Eqs. 1 to 3
-            h = student.features(x + alpha * generator(x))
-            return F.cross_entropy(student.head(h), y) - distance(seen, h).clamp(max=margin).mean()
-
-        def steadiness(x: Tensor, y: Tensor, seen: Tensor, novel: Tensor) -> Tensor:  # line 4: Eqs. 3 and 4
-            if warm:
-                return F.cross_entropy(student(x), y)
-            h = student.features(novel)
-            loss = F.cross_entropy(student.head(h), y) + distance(seen, h).mean()
-            return (loss + F.cross_entropy(student(x), y)) / 2 if learn == "both" else loss
-
         def on(x: Tensor, y: Tensor) -> None:
             with torch.no_grad():
                 seen = teacher.features(x)
             student.eval()  # frozen, its statistics as well
-            descend(step_generator, lambda: novelty(x, y, seen))
+            descend(step_generator, lambda: novelty(student, x + alpha * generator(x), y, seen, margin))  # line 3
             student.train()
+            if warm:  # the student learns from images as they are, for the time being
+                descend(step_student, lambda: F.cross_entropy(student(x), y), student)
+                return
             with torch.no_grad():
                 novel = x + alpha * generator(x)
-            descend(step_student, lambda: steadiness(x, y, seen, novel), student)
+            old = x if learn == "both" else None
+            descend(step_student, lambda: steadiness(student, novel, y, seen, old), student)  # line 4
 
         for batch in site.batches():
             on(*batch.merged)
@@ -103,6 +93,28 @@ def ndag(
         shared=shared,
         sends={"train": promised},
     )
+
+
+def distance(seen: Tensor, h: Tensor) -> Tensor:
+    """Of each image: how far what the student sees in it is from what the teacher sees, lengths aside."""
+    return (F.normalize(seen) - F.normalize(h)).square().sum(1)
+
+
+def novelty(student: Classifier, novel: Tensor, y: Tensor, seen: Tensor, margin: float) -> Tensor:  # Eqs. 1 and 3
+    """What a generator lowers: images of the same class (L_cls) that look new (L_dis), each up to the margin."""
+    h = student.features(novel)
+    return F.cross_entropy(student.head(h), y) - distance(seen, h).clamp(max=margin).mean()
+
+
+def steadiness(
+    student: Classifier, novel: Tensor, y: Tensor, seen: Tensor, old: Tensor | None = None
+) -> Tensor:  # Eqs. 3 and 4
+    """What a student lowers: novel images are of their class (L_cls) and look as the teacher sees the old (L_sim)."""
+    h = student.features(novel)
+    error = F.cross_entropy(student.head(h), y)
+    if old is not None:
+        error = (error + F.cross_entropy(student(old), y)) / 2
+    return error + distance(seen, h).mean()
 
 
 @torch.no_grad()

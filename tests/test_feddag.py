@@ -1,0 +1,302 @@
+"""FedDAG: the generator against the student, the teacher behind it, and how models are scored and averaged."""
+
+import logging
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import approx
+from torch import nn
+
+from fedbeyond import registry, tree
+from fedbeyond.client import descend
+from fedbeyond.data.site import Site
+from fedbeyond.errors import ConfigError
+from fedbeyond.federation import Simulator
+from fedbeyond.laws import simulate, toy
+from fedbeyond.methods.fedavg import fedavg
+from fedbeyond.methods.feddag import feddag
+from fedbeyond.methods.ga import ga
+from fedbeyond.methods.ndag import distance, follow, ndag, novelty, steadiness
+from fedbeyond.methods.sha import pruned, score, sha, share_changed, uphill, within
+from fedbeyond.nets import read
+from fedbeyond.nets.fcn import Fcn
+from fedbeyond.optimizers import sgd
+from fedbeyond.server import Reply, Round
+from test_reductions import assert_close, assert_equal, model
+
+
+@pytest.fixture
+def trio():
+    torch.manual_seed(0)
+    student, teacher, generator = toy.tiny(toy.TASK), toy.tiny(toy.TASK), Fcn(3, 8)
+    return student.eval(), teacher.eval(), generator
+
+
+X, Y = torch.randn(12, 3, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(12) % 3
+
+# NDAG, the local training
+
+
+def test_the_generator_is_as_wide_as_said_and_perturbs_between_minus_one_and_one():
+    for width in (16, 32):
+        made = Fcn(3, width)
+        out = made(torch.randn(2, 3, 32, 32) * 9)
+        assert out.shape == (2, 3, 32, 32) and out.abs().max().item() <= 1
+        assert made.out.in_channels == width and not list(made.buffers())
+        assert sum(isinstance(part, nn.Conv2d) for part in made.modules()) == 1 + 3 * 2 + 2
+
+
+def test_a_generators_step_raises_the_distance_of_images_below_the_margin(trio):
+    student, teacher, generator = trio
+    seen = teacher.features(X).detach()
+
+    def far():
+        return distance(seen, student.features(X + 0.3 * generator(X))).detach()
+
+    before = far()
+    margin = float(before.max()) + 1
+    still = [read(net) for net in (student, teacher)]
+    step = sgd(0.5)(generator.parameters())
+    for _ in range(5):  # the classification error of what is made is left out here: it may pull the other way
+        descend(step, lambda: -distance(seen, student.features(X + 0.3 * generator(X))).clamp(max=margin).mean())
+    assert float(far().mean()) > float(before.mean())
+    for net, was in zip((student, teacher), still, strict=True):  # frozen, to the bit
+        assert_equal(tree.flatten(read(net)), tree.flatten(was))
+
+
+def test_images_beyond_the_margin_give_the_generator_no_slope(trio):
+    student, teacher, _ = trio
+    seen = teacher.features(X).detach()
+    novel = (X + 0.5).requires_grad_()
+    far = distance(seen, student.features(novel)).detach()
+    margin = float(far.median())
+    (slope,) = torch.autograd.grad(distance(seen, student.features(novel)).clamp(max=margin).sum(), novel)
+    moved = slope.flatten(1).abs().amax(1) > 0
+    assert torch.equal(moved, far <= margin) and 0 < int(moved.sum()) < 12
+
+
+def test_novelty_and_steadiness_by_hand(trio):
+    student, teacher, _ = trio
+    seen, h = teacher.features(X), student.features(X)
+    apart = (seen / seen.norm(dim=1, keepdim=True) - h / h.norm(dim=1, keepdim=True)).square().sum(1)
+    error = nn.functional.cross_entropy(student(X), Y)
+    margin = float(apart.median().detach())
+    torch.testing.assert_close(novelty(student, X, Y, seen, margin), error - apart.clamp(max=margin).mean())
+    torch.testing.assert_close(steadiness(student, X, Y, seen), error + apart.mean())
+    other = nn.functional.cross_entropy(student(X + 1), Y)
+    both = steadiness(student, X, Y, seen, old=X + 1)
+    torch.testing.assert_close(both, (error + other) / 2 + apart.mean())
+
+
+def test_a_generator_that_does_not_count_learns_nothing_and_changes_nothing():
+    state = simulate(ndag(alpha=0.0, width=4, warmup=0))[0]["server"]
+    assert_close(tree.flatten(state["generator"]), tree.flatten(toy.shared(ndag(width=4))["generator"]))
+    warm, cold = (model(ndag(alpha=0.0, width=4, warmup=w, decay=0.0)) for w in (9, 0))
+    assert any(not torch.equal(warm[name], cold[name]) for name in warm)  # the distance to the teacher still counts
+
+
+def test_a_teacher_follows_by_a_moving_average():
+    torch.manual_seed(0)
+    teacher, student = toy.tiny(toy.TASK), toy.tiny(toy.TASK)
+    student.body[1].num_batches_tracked.fill_(7)
+    start, goal = read(teacher), read(student)
+    for _ in range(5):
+        follow(teacher, student, 0.9)
+    ours = read(teacher)
+    for kind in ("params", "buffers"):
+        for name, leaf in ours[kind].items():
+            if leaf.is_floating_point():
+                want = 0.9**5 * start[kind][name] + (1 - 0.9**5) * goal[kind][name]
+                torch.testing.assert_close(leaf, want)
+            else:
+                assert leaf == 7
+
+
+def kept(method, rounds=2):
+    federation = Simulator(method.client, toy.sites(method))
+    state, minutes = simulate(method, rounds, federation=federation)
+    return state["server"], {n: s["pending"]["private"] for n, s in federation.slots.items()}, minutes
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_the_three_ways_to_hand_out_the_model(kind):
+    state, private, minutes = kept(ndag(kind=kind, width=4, warmup=0))
+    sent = {left.name for happened in minutes for left in happened["left"]}
+    assert sent == {"model", "generator"} | ({"student"} if kind == 2 else set())
+    assert ("teacher" in private["east"]) is (kind == 3) and ("student" in state) is (kind == 2)
+    assert int(private["west"]["steps"]) == 10  # two rounds of five batches
+
+
+def test_a_teacher_that_takes_over_the_student_makes_the_first_warm_round_uniform_fedavg():
+    plain, ours = model(fedavg("uniform"), rounds=1), model(ndag(width=4, decay=0.0), rounds=1)
+    assert_equal({k: v for k, v in ours.items()}, plain)
+
+
+# SHA, the aggregation
+
+
+def conversation(method, rounds=1):
+    """The requests of a few rounds: kind and who was asked."""
+    asked = []
+
+    class Listening(Simulator):
+        def ask(self, request, post):
+            asked.append((request.kind, request.to, request.body))
+            return super().ask(request, post)
+
+    simulate(method, rounds, federation=Listening(method.client, toy.sites(method)))
+    return asked
+
+
+def test_all_models_are_scored_in_one_request():
+    asked = conversation(feddag(width=4))
+    assert [kind for kind, *_ in asked] == ["train", "sha_score"]
+    _, to, body = asked[1]
+    assert to == ("east", "north", "west") and set(body["models"]) == set(to)
+
+
+def test_some_sites_evaluate_others_each_round():
+    asked = [to for kind, to, _ in conversation(sha(fedavg(), evaluators=2), rounds=6) if kind == "sha_score"]
+    assert all(len(to) == 2 for to in asked) and len(set(asked)) > 1
+
+
+def test_scores_are_one_over_the_mean_loss():
+    verdicts = [
+        Reply("a", {"losses": {"a": torch.tensor(1.0), "b": torch.tensor(4.0)}}, 1),
+        Reply("b", {"losses": {"a": torch.tensor(3.0), "b": torch.tensor(2.0)}}, 1),
+    ]
+    assert float(score("a", verdicts, exclude_self=False)) == approx(1 / 2)
+    assert float(score("a", verdicts, exclude_self=True)) == approx(1 / 3)
+    assert float(score("a", verdicts[:1], exclude_self=True)) == approx(1)  # nobody else judged it
+    perfect = [Reply("a", {"losses": {"a": torch.tensor(0.0)}}, 1)]
+    assert float(score("a", perfect, exclude_self=False)) == approx(1e8)
+
+
+def test_weights_are_powers_of_scores():
+    happened = simulate(sha(fedavg(), history=0, beta=2.0), 1)[0]["server"]["told"]
+    raised = {name: float(value) ** 2 for name, value in happened["scores"].items()}
+    for name, share in happened["weights"].items():
+        assert float(share) == approx(raised[name] / sum(raised.values()), rel=1e-5)
+
+
+def test_a_round_by_hand():
+    """The mean of sha is that of fedavg's replies with the weights that were told."""
+    method = sha(fedavg(), history=0, beta=1.0)
+    state = simulate(method, 1)[0]["server"]
+    replies = {}
+    federation = Simulator(fedavg().client, toy.sites(fedavg()))
+    from fedbeyond.server import Post, Request
+
+    for name, reply in federation.ask(
+        Request("train", toy.shared(fedavg()), federation.clients), Post(0, 0, {})
+    ).items():
+        replies[name] = reply.body["model"]
+    told = state["told"]["weights"]
+    want = tree.mean([replies[name] for name in told], [float(share) for share in told.values()])
+    assert_close(tree.flatten(state["model"]), tree.flatten(want))
+
+
+def test_without_power_and_history_it_is_uniform_to_the_bit():
+    assert_equal(model(sha(fedavg(), beta=0.0, history=0)), model(fedavg("uniform")))
+    assert_equal(model(feddag(width=4, warmup=0, beta=0.0, history=0)), model(ndag(width=4, warmup=0)))
+
+
+def test_warm_up_rounds_are_uniform():
+    assert_equal(model(sha(fedavg(), warmup=9)), model(fedavg("uniform")))
+
+
+def entry(number):
+    return {"model": {"w": torch.tensor(float(number))}, "score": torch.tensor(float(number))}
+
+
+def test_better_models_of_earlier_rounds_join_the_newest_first():
+    past = {f"{i:06}": entry(value) for i, value in enumerate([5.0, 9.0, 1.0, 7.0])}
+    merged = within(entry(4.0), past, history=2)
+    assert merged["score"] == approx((4 + 7 + 9) / 3) and merged["model"]["w"] == approx((4 + 7 + 9) / 3)
+    assert_equal(tree.flatten(within(entry(9.0), past, 4)), tree.flatten(entry(9.0)))  # none is better
+    assert_equal(tree.flatten(within(entry(4.0), past, 0)), tree.flatten(entry(4.0)))
+
+
+@given(st.lists(st.integers(0, 6), max_size=25), st.integers(0, 4))
+def test_pruning_never_changes_what_is_chosen(scores, history):
+    everything, some = {}, {}
+    for number, value in enumerate(scores):
+        own, key = entry(value), f"{number:06}"
+        assert_equal(tree.flatten(within(own, everything, history)), tree.flatten(within(own, some, history)))
+        everything, some = everything | {key: own}, pruned(some | {key: own}, history)
+    for number, value in enumerate(scores):  # and what was dropped could not be chosen by any score
+        if f"{number:06}" not in some:
+            newer = [other for other in scores[number + 1 :] if other >= value]
+            assert len(newer) >= history
+
+
+def test_the_history_grows_in_the_servers_state_and_is_pruned():
+    state = simulate(sha(fedavg(), history=2), 6)[0]["server"]
+    assert set(state["sha_history"]) == {"east", "north", "west"}
+    for entries in state["sha_history"].values():
+        assert 2 <= len(entries) <= 6 and next(iter(entries)).startswith("0000")
+
+
+def test_perturbations_by_hand():
+    net = nn.Linear(2, 1, bias=False)
+    net.weight.grad = torch.tensor([[3.0, -4.0]])
+    params = {"weight": torch.tensor([[1.0, 2.0]])}
+    assert uphill(params, net, 0.5, "linf")["weight"].tolist() == [[1.5, 1.5]]
+    torch.testing.assert_close(uphill(params, net, 0.5, "l2")["weight"], torch.tensor([[1.3, 1.6]]))
+    assert torch.equal(uphill(params, net, 0.0, "l2")["weight"], params["weight"])  # plain cross-evaluation
+    net.weight.grad = None
+    assert torch.equal(uphill(params, net, 0.5, "l2")["weight"], params["weight"])
+
+
+def test_the_papers_perturbation_is_lost_in_rounding_and_that_is_said(caplog):
+    torch.manual_seed(0)
+    params = {"w": torch.randn(2_000_000) * 0.02}
+    net = nn.Module()
+    net.register_parameter("w", nn.Parameter(params["w"].clone()))
+    net.w.grad = torch.randn(2_000_000)
+    lost = share_changed(params, uphill(params, net, 1e-7, "l2"))
+    assert float(lost) < 0.1 and float(share_changed(params, uphill(params, net, 1e-7, "linf"))) > 0.9
+    with caplog.at_level(logging.WARNING):
+        simulate(sha(fedavg(), rho=1e-12), 2)
+    (record,) = caplog.records
+    assert "changes only" in record.message and "norm=linf or a larger rho" in record.message
+    caplog.clear()
+    simulate(sha(fedavg(), rho=1e-3), 1)
+    simulate(sha(fedavg(), rho=0.0), 1)  # asked for: plain cross-evaluation
+    assert not caplog.records
+
+
+def test_it_is_a_method_that_weighs_for_itself():
+    with pytest.raises(ConfigError, match="does that itself"):
+        ga(feddag())
+    with pytest.raises(ConfigError, match="or a wrapper of it does that itself"):
+        sha(ga(fedavg()))
+    with pytest.raises(ConfigError, match="does that itself"):
+        registry.build("feddag+sha")
+    assert ga(ndag()).weighting is not None
+
+
+def test_feddag_is_ndag_under_sha():
+    options = {"warmup": 1, "width": 4}
+    assert_equal(model(feddag(**options)), model(sha(ndag(**options), warmup=1)))
+
+
+def test_the_teachers_model_is_perturbed_by_the_students_slope():
+    method = feddag(width=4, rho=0.5, warmup=0)
+    (site, *_) = toy.sites(method)
+    assert isinstance(site, Site)
+    received = toy.shared(method) | {"warm": torch.tensor(False)}
+    reply, private = method.client.handlers["train"](site.reseed(0, "train"), received, {})
+    assert_equal(tree.flatten(reply["model"]), tree.flatten(private["teacher"]))
+    moved = tree.sub(reply["sha_sharp"], reply["model"]["params"])
+    sizes = torch.cat([leaf.abs().flatten() for leaf in tree.leaves(moved)])
+    assert bool(((sizes - 0.5).abs() < 1e-5).logical_or(sizes == 0).all()) and float((sizes > 0).float().mean()) > 0.5
+
+
+def test_rounds_know_whether_they_are_warm():
+    method = ndag(width=4, warmup=1)
+    state = method.server.init(toy.shared(method))
+    bodies = [next(method.server.round(state, Round(n, 3, ("east",), ("east",)))).body for n in (0, 1)]
+    assert [bool(body["warm"]) for body in bodies] == [True, False]

@@ -1,0 +1,166 @@
+"""FedGCA: its losses, its duals and what becomes of it when its parts are switched off."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from pytest import approx
+from torch.nn import functional as F
+
+from byhand import play_rounds, slope, weight
+from fedbeyond import registry, tree
+from fedbeyond.client import Local
+from fedbeyond.errors import ConfigError
+from fedbeyond.federation import Simulator
+from fedbeyond.laws import simulate, toy
+from fedbeyond.methods.fedavg import fedavg
+from fedbeyond.methods.fedgca import agreement, attention, centre, class_consistency, divergence, fedgca
+from fedbeyond.methods.ga import ga
+from fedbeyond.nets import Task, read
+from fedbeyond.optimizers import sgd
+from test_reductions import assert_close, assert_equal, model
+
+OFF = {"p": False, "pg": False, "m": False, "mg": False}  # FedDyn, if there are no views either
+
+
+@pytest.fixture
+def trusting(monkeypatch):
+    """A model of one weight may well differ tenfold from site to site."""
+    monkeypatch.setattr("fedbeyond.gate.PARAMETERS_TIMES", math.inf)
+
+
+def distributions(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).mul(2).softmax(-1)
+
+
+def test_three_rounds_of_the_dynamic_regulariser_by_hand(trusting):
+    alpha, lr = 0.5, 0.1
+    states = play_rounds(fedgca(views=0, alpha=alpha, **OFF, optimizer=sgd(lr)), rounds=3, epochs=2)
+    w, dual, duals = 0.0, 0.0, {"a": 0.0, "b": 0.0}
+    for state in states:
+        ends = {}
+        for site in duals:
+            v = w
+            for _ in range(2):
+                v -= lr * (slope(v, site) + alpha * (v - w) - duals[site])
+            ends[site] = v
+            duals[site] -= alpha * (v - w)
+        dual -= alpha / 2 * sum(v - w for v in ends.values())
+        w = sum(ends.values()) / 2 - dual / alpha
+        assert weight(state) == approx(sum(ends.values()) / 2, rel=1e-5)
+        assert state["server"]["start"]["params"]["w"].item() == approx(w, rel=1e-5)
+        assert state["server"]["dual"]["w"].item() == approx(dual, rel=1e-5)
+    kept = states[-1]["slots"]["b"]["pending"]["private"]["dual"]["w"].item()
+    assert kept == approx(duals["b"], rel=1e-5)
+
+
+def test_sites_with_other_optima_end_at_the_minimum_of_their_mean_where_fedavg_does_not(trusting):
+    def total(w):
+        return slope(w, "a") + slope(w, "b")
+
+    best = torch.tensor(0.0, dtype=torch.float64)
+    for _ in range(200):
+        best -= 0.5 * total(float(best))
+    dyn = play_rounds(fedgca(views=0, alpha=0.2, **OFF, optimizer=sgd(0.2)), rounds=60, epochs=20)[-1]
+    avg = play_rounds(fedavg("uniform", optimizer=sgd(0.2)), rounds=60, epochs=20)[-1]
+    assert weight(dyn) == approx(float(best), abs=1e-4)
+    assert abs(weight(avg) - float(best)) > 0.05
+
+
+@pytest.mark.parametrize("method", [fedgca(), ga(fedgca())], ids=["fedgca", "fedgca+ga"])
+@pytest.mark.parametrize("asked", [None, 2])
+def test_the_servers_dual_is_the_mean_of_the_sites(method, asked):
+    federation = Simulator(method.client, toy.sites(method))
+    state, _ = simulate(method, 5, federation=federation, asked=asked)
+    kept = [slots.get("pending", slots)["private"]["dual"] for slots in federation.slots.values()]
+    assert_close(tree.flatten(tree.mean(kept, [1.0] * 3)), tree.flatten(state["server"]["dual"]))
+
+
+def test_the_gradient_of_class_consistency():
+    method = fedgca()
+    (site, *_) = toy.sites(method)
+    received = {"model": read(site.nets["model"])}
+    dual = tree.map(torch.randn_like, received["model"]["params"])
+    local = Local(site, received, {"dual": dual}, sgd())
+    with torch.no_grad():
+        for param in local.params.values():
+            param.add_(0.3)
+    class_consistency(0.7)(local, None).backward()
+    for name, param in local.params.items():
+        drift = param.detach() - received["model"]["params"][name]
+        torch.testing.assert_close(param.grad, 0.7 * drift - dual[name])
+
+
+def test_without_its_parts_it_is_uniform_fedavg_to_the_bit():
+    assert_equal(model(fedgca(alpha=0.0, beta=0.0, views=0)), model(fedavg("uniform")))
+
+
+def test_the_model_that_comes_out_is_the_mean_or_as_printed_the_corrected_one():
+    mean, corrected = (simulate(fedgca(output=output), 2)[0]["server"] for output in ("mean", "corrected"))
+    assert_equal(tree.flatten(mean["start"]), tree.flatten(corrected["model"]))
+    lifted = tree.sub(mean["model"]["params"], tree.scale(1 / 0.1, mean["dual"]))
+    assert_close(tree.flatten(lifted), tree.flatten(corrected["model"]["params"]))
+
+
+def test_views_alone_are_cross_entropy_over_all_views():
+    method = registry.build("fedgca(alpha=0, p=false, pg=false, m=false, mg=false)")
+    plain = registry.build("fedavg(weighting=uniform)")
+    assert_equal(model(method), model(replace(plain, augment=method.augment)))
+
+
+def test_agreement_as_printed_by_hand():
+    ours = torch.tensor([[[0.7, 0.3]], [[0.5, 0.5]]])  # two views of one image
+    theirs = torch.tensor([[[0.9, 0.1]], [[0.7, 0.3]]])
+    middle = torch.tensor([0.7, 0.3])
+    want = sum(F.binary_cross_entropy(middle, view[0], reduction="sum") for view in ours) / 2
+    torch.testing.assert_close(agreement([ours, theirs], "bce", False), want)
+    kl = sum((view[0] * (view[0] / middle).log()).sum() for view in ours)
+    torch.testing.assert_close(agreement([ours, theirs], "kl", False), kl / 2)
+    kl += sum((view[0] * (view[0] / middle).log()).sum() for view in theirs)
+    torch.testing.assert_close(agreement([ours, theirs], "js", False), kl / 4)
+
+
+def test_divergences_are_zero_where_all_agree_and_the_printed_form_is_where_all_are_sure():
+    same = distributions(1, 5, 4).expand(3, -1, -1)
+    for form in ("kl", "js"):
+        assert float(agreement([same, same], form, False)) == approx(0, abs=1e-6)
+    assert float(agreement([same, same], "bce", False)) > 0.1  # it sharpens as well
+    scores = (30.0 * F.one_hot(torch.arange(5) % 4, 4).float()).requires_grad_()
+    sure = scores.softmax(-1).expand(3, -1, -1)
+    agreement([sure], "bce", False).backward()
+    assert float(scores.grad.abs().max()) < 1e-5
+
+
+def test_the_mean_passes_gradients_unless_detached():
+    for detach in (False, True):
+        ours = distributions(2, 3, 4).requires_grad_()
+        assert centre([ours], detach).requires_grad is not detach
+
+
+def test_attention_is_the_class_activation_map():
+    net, x, y = toy.tiny(toy.TASK), torch.randn(4, 3, 6, 6), torch.tensor([0, 2, 1, 1])
+    maps, scores = net.look(x)
+    torch.testing.assert_close(scores, net.head(maps.mean((2, 3))))
+    places = attention(net, maps, y)
+    by_hand = sum(net.head.weight[y[1], channel] * maps[1, channel] for channel in range(maps.shape[1]))
+    torch.testing.assert_close(places[1], by_hand.flatten().softmax(0))
+    raised = (maps.flatten(1).new_zeros(4, 36) + 5.0 + places.log()).softmax(1)  # a constant on the map
+    torch.testing.assert_close(raised, places)
+
+
+def test_a_divergence_of_maps_does_not_change_when_a_constant_is_added_to_one():
+    maps = torch.randn(2, 3, 25)
+    middle = maps.softmax(2).mean(0)
+    before = divergence(maps.softmax(2), middle)
+    torch.testing.assert_close(divergence((maps + 4.0).softmax(2), middle), before)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ConfigError, match="pg adds the received model to p"):
+        fedgca(p=False)
+    with pytest.raises(ConfigError, match="mg to m"):
+        fedgca(m=False)
+    task = Task(("a", "b"), (3, 64, 64), registry.make_one("networks", "alexnet"))
+    with pytest.raises(ConfigError, match="whose head weighs its last feature maps"):
+        fedgca().networks(task)
