@@ -114,6 +114,16 @@ def test_a_teacher_follows_by_a_moving_average():
                 assert leaf == 7
 
 
+def test_a_teacher_keeps_a_tenth_of_itself_over_a_round_unless_told_otherwise():
+    method, rates = ndag(width=4), []
+    (site, *_) = toy.sites(method)  # 20 images: three batches of eight
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedbeyond.methods.ndag.follow", lambda teacher, student, decay: rates.append(decay))
+        received = toy.shared(method) | {"warm": torch.tensor(False)}
+        method.client.handlers["train"](site, received, {"teacher": received["model"], "steps": torch.tensor(99)})
+    assert rates == [approx(0.1 ** (1 / 3))] * 3
+
+
 def kept(method, rounds=2):
     federation = Simulator(method.client, toy.sites(method))
     state, minutes = simulate(method, rounds, federation=federation)

@@ -88,7 +88,7 @@ def test_a_methods_page_says_what_leaves_the_site_and_how_it_deviates(shelf, nam
         (kind, key, sent.kind) for kind, names in method.sends.items() for key, sent in names.items() if key not in bare
     }
     assert {row for row in rows if row[0] != "request"} == declared
-    assert "## Deviations\n\n- " in page and "## Rule" in page
+    assert "## Deviations\n\n- " in page and "## Rule" in page and "## How to cite" in page
 
 
 @pytest.mark.parametrize(("shelf", "name"), PARTS)
@@ -101,7 +101,8 @@ def test_a_methods_page_gives_the_defaults_and_presets_of_every_option(shelf, na
             continue
         row = re.search(rf"^\| {option}\b[^|]*\| (.*) \|$", page, re.M)
         assert row, f"{option} is not on the page"
-        told = dict(zip(("default", "paper", "official"), row[1].split(" | "), strict=True))
+        head = re.search(r"^\| option \| (.*) \|$", page, re.M)
+        told = dict(zip(head[1].split(" | "), row[1].split(" | "), strict=True))
         for preset, options in presets.items():
             value = options.get(option, parameter.default)
             assert told[preset] == (

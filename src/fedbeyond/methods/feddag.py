@@ -16,7 +16,7 @@ from ..optimizers import Optimizer, plain_sgd
 from .ndag import ndag
 from .sha import sha
 
-PRESETS = {"paper": {"learn": "generated", "norm": "l2"}}
+PRESETS = {"paper": {"learn": "generated", "decay": 0.999, "norm": "l2"}}
 
 Number = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -26,7 +26,7 @@ def feddag(
     alpha: Number = 0.3,
     margin: Number = 0.1,
     width: Annotated[int, Field(gt=0)] = 32,
-    decay: Annotated[float, Field(ge=0, lt=1)] = 0.999,
+    decay: Annotated[float, Field(ge=0, lt=1)] | None = None,
     kind: Literal[1, 2, 3] = 3,
     learn: Literal["generated", "both"] = "both",
     rho: Number = 1e-7,

@@ -6,6 +6,7 @@ A generator, shared by all sites, perturbs images so that they look novel to the
 student learns not to be moved by that; a teacher at each site, the moving average of its student, is what is averaged.
 """
 
+import math
 from typing import Annotated, Literal
 
 import torch
@@ -22,14 +23,16 @@ from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..tree import Tree
 
-PRESETS = {"paper": {"learn": "generated"}}
+LEFT = 0.1  # of a teacher after a round, if no decay is given
+
+PRESETS = {"paper": {"learn": "generated", "decay": 0.999}}
 
 
 def ndag(
     alpha: Annotated[float, Field(ge=0)] = 0.3,
     margin: Annotated[float, Field(ge=0)] = 0.1,
     width: Annotated[int, Field(gt=0)] = 32,
-    decay: Annotated[float, Field(ge=0, lt=1)] = 0.999,
+    decay: Annotated[float, Field(ge=0, lt=1)] | None = None,
     kind: Literal[1, 2, 3] = 3,
     learn: Literal["generated", "both"] = "both",
     warmup: Annotated[int, Field(ge=0)] = 5,
@@ -53,6 +56,8 @@ def ndag(
         step_student = stepper(optimizer, student.parameters(), site)
         step_generator = stepper(optimizer, generator.parameters(), site)
         steps, warm = int(private.get("steps", torch.zeros(()))), bool(received["warm"])
+        a_round = site.epochs * math.ceil(site.size / site.batch_size)
+        slowest = LEFT ** (1 / a_round) if decay is None else decay
 
         def on(x: Tensor, y: Tensor) -> None:
             with torch.no_grad():
@@ -71,7 +76,7 @@ def ndag(
         for batch in site.batches():
             on(*batch.merged)
             steps += 1
-            follow(teacher, student, min(1 - 1 / (steps + 1), decay))  # line 5
+            follow(teacher, student, min(1 - 1 / (steps + 1), slowest))  # line 5
         told = {"model": read(teacher), "generator": read(generator)}
         kept = {"steps": torch.tensor(steps)} | ({"teacher": told["model"]} if kind == 3 else {})
         return (told | {"student": read(student)} if kind == 2 else told), kept  # line 7
