@@ -12,7 +12,7 @@ from fedbeyond.data.builtin import styles
 from fedbeyond.data.domains import folder
 from fedbeyond.data.picture import draw
 from fedbeyond.data.samplers import balanced, shuffled
-from fedbeyond.data.splits import cut, leave_out
+from fedbeyond.data.splits import cut, leave_out, shares
 from fedbeyond.errors import ConfigError, DataError
 
 
@@ -109,6 +109,42 @@ def test_the_target_is_whole_and_in_no_site(drawn):
     sites, test = leave_out(drawn, "photo", 0.1, seed=0)
     assert sorted(sites) == ["cartoon", "painting", "sketch"]
     assert torch.equal(test["photo"][0], drawn.images["photo"][0])
+
+
+def test_several_domains_can_be_left_out_at_once(drawn):
+    sites, tests = leave_out(drawn, "photo+sketch", 0.1, seed=0)
+    assert sorted(sites) == ["cartoon", "painting"] and list(tests) == ["photo", "sketch"]
+    with pytest.raises(ConfigError, match="leaves no domain to train on"):
+        leave_out(drawn, "cartoon+painting+photo+sketch", 0.1, seed=0)
+
+
+LABELS = torch.arange(600) % 6
+
+
+@pytest.mark.parametrize("skew", [None, 0.3, 100.0])
+def test_clients_of_a_domain_share_its_images_out_without_loss(skew):
+    parts = shares((torch.arange(600), LABELS), 10, skew, "photo", seed=0)
+    assert list(parts) == [f"photo-{i}" for i in range(10)]
+    assert sorted(torch.cat([x for x, _ in parts.values()]).tolist()) == list(range(600))
+    assert all(torch.equal(y, LABELS[x]) for x, y in parts.values())
+    again = shares((torch.arange(600), LABELS), 10, skew, "photo", seed=0)
+    other = shares((torch.arange(600), LABELS), 10, skew, "photo", seed=1)
+    assert all(torch.equal(parts[name][0], again[name][0]) for name in parts)
+    assert any(not torch.equal(parts[name][0], other[name][0]) for name in parts)
+
+
+def test_labels_are_the_more_uneven_the_smaller_the_skews_number():
+    def unevenness(skew):
+        parts = shares((torch.arange(600), LABELS), 10, skew, "photo", seed=0)
+        counts = torch.stack([torch.bincount(y, minlength=6).double() for _, y in parts.values()])
+        return float(counts.std())
+
+    assert unevenness(None) < 1 < unevenness(10.0) < unevenness(0.3)
+
+
+def test_too_few_images_for_so_many_clients_is_told():
+    with pytest.raises(DataError, match=r"10 images: too few for 5 clients .* lower train.clients_per_domain"):
+        shares((torch.arange(10), LABELS[:10]), 5, 0.1, "photo", seed=0)
 
 
 def test_training_and_validation_share_nothing_and_lose_nothing():

@@ -17,6 +17,7 @@ from fedbeyond import checkpoint, experiment, results
 from fedbeyond.config import Config, Train
 from fedbeyond.errors import ConfigError, FederationError, StorageError
 from fedbeyond.federation import participants
+from fedbeyond.report import table
 
 FILES = ("results.jsonl", "checkpoint.safetensors", "best.safetensors", "config.json", "done")
 
@@ -245,3 +246,37 @@ def test_every_line_is_plain_json_without_times(config, tmp_path):
     finish(config, tmp_path)
     for text in (tmp_path / "results.jsonl").read_text().splitlines():
         assert "seconds" not in json.loads(text)
+
+
+def test_several_unseen_domains_and_several_clients_of_one(small, tmp_path):
+    train = Train(rounds=2, batch_size=8, clients_per_domain=2, label_skew=5.0, schedule="cosine")
+    settings = small | {"target": ["photo", "cartoon", "sketch"], "data": "styles(share=0.1)"}
+    config = Config(method="fedavg+ga", train=train, **settings)
+    assert config.target == "photo+cartoon+sketch"
+    first, second = finish(config, experiment.place(tmp_path, config))
+    tests = {name for name, splits in second["scores"].items() if "test" in splits}
+    assert tests == {"photo", "cartoon", "sketch"} and set(second["weights"]) == {"painting-0", "painting-1"}
+    assert first["told"] == {"gaps": {}} and set(second["told"]["gaps"]) == {"painting-0", "painting-1"}
+    found = table.tabulate([first, second])
+    assert found.targets == ("photo", "cartoon", "sketch")
+    assert found.on("fedavg+ga", "sketch") == [
+        100 * max((first, second), key=results.selection)["scores"]["sketch"]["test"]["accuracy"]
+    ]
+
+
+def test_what_a_server_tells_stands_in_every_line(small, tmp_path):
+    config = Config(method="fedavg+sha", train=Train(rounds=1, batch_size=8), **small)
+    (line,) = finish(config, tmp_path / "run")
+    assert set(line["told"]) == {"scores", "changed", "weights"}
+    assert sum(line["told"]["weights"].values()) == pytest.approx(1)
+
+
+def test_the_learning_rate_follows_its_schedule(small, tmp_path):
+    ends = {}
+    for schedule in ("constant", "cosine", "step(at=0.5, factor=0.0)"):
+        config = Config(method="fedavg", train=Train(rounds=2, batch_size=8, schedule=schedule), **small)
+        folder = experiment.place(tmp_path / schedule, config)
+        finish(config, folder)
+        ends[schedule] = [line["scores"]["painting"]["val"]["loss"] for line in experiment.lines(folder)]
+    assert len({losses[0] for losses in ends.values()}) == 1  # the first round is the same for all
+    assert len({losses[1] for losses in ends.values()}) == 3

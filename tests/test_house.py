@@ -156,6 +156,26 @@ def test_the_configuration_in_the_docs_can_be_read(tmp_path):
     (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "running.md").read_text(), re.S)
     (tmp_path / "run.toml").write_text(block)
     assert load(tmp_path / "run.toml").method == "fedprox(mu=0.1)+ga"
-    for path in sorted(ROOT.glob("benchmarks/**/*.toml")):
+
+
+RECIPES = sorted(ROOT.glob("benchmarks/papers/*/*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_recipe_can_be_planned_without_its_data(path, monkeypatch, tmp_path):
+    from fedbeyond.config import load
+    from fedbeyond.plan import plan
+
+    monkeypatch.chdir(tmp_path)
+    config = load(path)
+    told = plan(config)
+    assert "data: not found" in told
+    assert all(f"\n{method}: " in told for method in config.bench.methods)
+
+
+def test_benchmarks_can_be_planned():
+    from fedbeyond.config import load
+
+    for path in sorted(ROOT.glob("benchmarks/*.toml")):
         for method in load(path).bench.methods:
             registry.build(method)

@@ -145,7 +145,7 @@ def test_a_plan_without_data_is_that_with_data_but_for_the_images(tmp_path):
     assert "  cartoon              13 / 1   or unseen, all 14" in there
     assert f"data: not found ({tmp_path / 'none'}: no such folder; expected" in missing[1]
     assert missing[1].endswith("planned from what is known of pacs")
-    assert "sites: art_painting, cartoon, photo, sketch" in missing
+    assert "domains: art_painting, cartoon, photo, sketch" in missing
     assert there[there.index("") - 2 : there.index("")] == missing[2:4] and "8 runs of 20 rounds" in missing[0]
     first = next(line for line in there if line.startswith("fedavg: convnet with"))
     assert there[there.index(first) :] == missing[missing.index(first) :] and "control" in " ".join(missing)

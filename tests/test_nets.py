@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedbeyond import registry
-from fedbeyond.errors import ConfigError
+from fedbeyond.errors import ConfigError, MissingError
 from fedbeyond.nets import Task, read, vit, weights
 
 COUNTS = {  # parameters and entries of the state_dict with 1,000 classes, as torchvision publishes them
@@ -199,7 +199,7 @@ def test_what_is_wrong_with_a_file_of_numbers_is_said(tmp_path):
             build(f"mobilenet_v2(weights='{file}')")
         return str(found.value)
 
-    with pytest.raises(ConfigError, match=r"none\.pth: no such file; give a torchvision"):
+    with pytest.raises(MissingError, match=r"none\.pth: no such file; give a torchvision"):
         build("mobilenet_v2(weights='none.pth')")
     given = build("mobilenet_v2").body.state_dict()
     odd = {key.replace("features.18", "last"): value for key, value in given.items()}

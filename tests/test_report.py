@@ -109,3 +109,14 @@ def test_a_folder_without_results_is_told(tmp_path):
     (tmp_path / "notes.txt").write_text("hello\n")
     with pytest.raises(StorageError, match=r"notes\.txt, line 1 is not JSON"):
         load([tmp_path / "notes.txt"])
+
+
+def test_a_domain_that_was_unseen_in_two_ways_is_told():
+    pair = line("fedavg", "a", 0, 0, 0.5, 0.5, rounds=1)
+    both = pair | {"target": "a+b", "scores": pair["scores"] | {"b": {"test": {"accuracy": 0.3, "loss": 1.0}}}}
+    found = table.tabulate([both])
+    assert found.targets == ("a", "b") and found.on("fedavg", "b") == [30]
+    assert found.average("fedavg") == pytest.approx([40]) and table.unseen(both) == pytest.approx(0.4)
+    assert "a,0,0,50.0000" in table.csv(found).replace('"', "") and "b unseen" in page([both])
+    with pytest.raises(ConfigError, match="a was unseen in two runs"):
+        table.tabulate([both, pair])

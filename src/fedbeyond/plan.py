@@ -3,6 +3,8 @@
 import inspect
 from collections.abc import Iterator
 
+import torch
+
 from . import experiment, registry, tree
 from .bench import grid, require_methods
 from .config import Config
@@ -10,7 +12,8 @@ from .data.domains import Domains
 from .data.known import Outline, outline
 from .data.splits import cut
 from .errors import ConfigError, MissingError
-from .nets import Networks, Task, read
+from .nets import Task, read
+from .nets import weights as files
 from .spelling import parse
 
 
@@ -21,6 +24,7 @@ def plan(config: Config) -> str:
     runs = list(grid(config, found.images if isinstance(found, Domains) else found.domains))
     lines = [f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {config.train.rounds} rounds on {config.data}"]
     lines += [missing] if missing else []
+    lines += weights(config, found)
     methods = list(dict.fromkeys(cell.method for cell in runs))
     targets = list(dict.fromkeys(str(cell.target) for cell in runs))
     lines.append(f"methods: {', '.join(methods)}")
@@ -44,10 +48,14 @@ def look(spelled: str) -> tuple[Domains | Outline, str]:
 
 def sites(config: Config, found: Domains | Outline) -> Iterator[str]:
     """The domains, and how many images each has for what."""
+    many, skew = config.train.clients_per_domain, config.train.label_skew
+    if many > 1:
+        how = f"with label_skew {skew}" if skew else "labels evenly"
+        yield f"each domain that takes part is shared out to {many} sites, {how}"
     if isinstance(found, Outline):
-        yield f"sites: {', '.join(found.domains)}"
+        yield f"domains: {', '.join(found.domains)}"
         return
-    yield "sites (training / validation images):"
+    yield "domains (training / validation images):"
     for name, (_, labels) in found.images.items():
         train, val = (len(y) for _, y in cut(found.images[name], config.train.validation, name, config.seed).values())
         yield f"  {name:16} {train:6,} / {val:,}   or unseen, all {len(labels):,}"
@@ -56,23 +64,14 @@ def sites(config: Config, found: Domains | Outline) -> Iterator[str]:
 def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]]:
     """Each method's size, and what leaves each site in each round."""
     shape = found.shape if isinstance(found, Outline) else _shape(found)
-    note = ""
-    made: tuple[object, Networks] = (None, {})  # the last networks, which the next method may have as well
     for cell in cells:
         method = registry.build(cell.method, optimizer=registry.make_one("optimizers", cell.optimizer))
-        network = registry.make_one("networks", cell.network)
-        if made[0] is not method.networks:
-            made = None, {}  # large ones are let go before others are made
-            try:
-                nets = experiment.networks(method, Task(found.classes, shape, network), cell.seed, "cpu")
-            except MissingError as error:
-                note = f"; {error}"
-                network = registry.make_one("networks", fresh(cell.network))
-                nets = experiment.networks(method, Task(found.classes, shape, network), cell.seed, "cpu")
-            made = method.networks, nets
-        shared = {name: read(made[1][name]) for name in method.shared}
-        numbers = sum(param.numel() for param in made[1]["model"].parameters())
-        told = [f"{cell.method}: {cell.network} with {numbers:,} parameters{note}; leaves each site every round:"]
+        network = registry.make_one("networks", unloaded(cell.network))
+        with torch.device("meta"):  # shapes are all that is needed
+            nets = method.networks(Task(found.classes, shape, network))
+        shared = {name: read(nets[name]) for name in method.shared}
+        numbers = sum(param.numel() for param in nets["model"].parameters())
+        told = [f"{cell.method}: {cell.network} with {numbers:,} parameters; leaves each site every round:"]
         for kind, names in method.sends.items():
             for name, sent in names.items():
                 size = tree.size(sent.like(shared, {}))
@@ -80,7 +79,21 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
         yield told
 
 
-def fresh(network: str) -> str:
+def weights(config: Config, found: Domains | Outline) -> Iterator[str]:
+    """What is wrong with the file of a network's weights, if only that it is not there."""
+    part, *_ = parse(config.network)
+    if part.options.get("weights"):
+        try:
+            files.read(part.options["weights"])
+        except MissingError as error:
+            yield str(error)
+            return
+        shape = found.shape if isinstance(found, Outline) else _shape(found)
+        network = registry.make_one("networks", config.network)
+        network(Task(found.classes, shape, network))
+
+
+def unloaded(network: str) -> str:
     """A network's spelling without the file of its weights."""
     part, *_ = parse(network)
     return str(part._replace(options={key: value for key, value in part.options.items() if key != "weights"}))
