@@ -11,6 +11,7 @@ import pytest
 
 from fedbeyond import registry
 from fedbeyond.laws import check
+from fedbeyond.spelling import spell_value
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "fedbeyond"
@@ -105,13 +106,7 @@ def test_a_methods_page_gives_the_defaults_and_presets_of_every_option(shelf, na
         told = dict(zip(head[1].split(" | "), row[1].split(" | "), strict=True))
         for preset, options in presets.items():
             value = options.get(option, parameter.default)
-            assert told[preset] == (
-                str(value).lower()
-                if isinstance(value, bool)
-                else f"{value:g}"
-                if isinstance(value, float)
-                else str(value)
-            )
+            assert told[preset] == (f"{value:g}" if isinstance(value, float) else spell_value(value))
 
 
 def test_add_a_method_is_a_complete_method_in_under_30_lines(tmp_path):

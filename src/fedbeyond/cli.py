@@ -120,7 +120,7 @@ def report(
 
 @app.command("list")
 def list_shelf(
-    shelf: Annotated[str, typer.Argument(help="methods, wrappers, datasets, networks or optimizers.")] = "",
+    shelf: Annotated[str, typer.Argument(help="methods, wrappers, datasets, networks, optimizers or schedules.")] = "",
 ) -> None:
     """Print what can be chosen, with options and presets."""
     from .plan import catalogue

@@ -14,7 +14,7 @@ from .data.splits import cut
 from .errors import ConfigError, MissingError
 from .nets import Task, read
 from .nets import weights as files
-from .spelling import parse
+from .spelling import parse, spell_value
 
 
 def plan(config: Config) -> str:
@@ -113,7 +113,7 @@ def catalogue(shelf: str = "") -> str:
         lines.append(f"{title}:")
         for name in registry.known(title):
             factory = registry.find(title, name)
-            options = ", ".join(f"{key}={p.default}" for key, p in registry.options(factory).items())
+            options = ", ".join(f"{key}={spell_value(p.default)}" for key, p in registry.options(factory).items())
             presets = ", ".join(list(registry.presets(factory))[1:])
             lines.append(f"  {name:14} {(inspect.getdoc(factory) or '').splitlines()[0]}")
             lines += [f"  {'':14} options: {options}"] if options else []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
-from .spelling import Part, parse
+from .spelling import Part, parse, spell_value
 
 Factory = Callable[..., Any]
 
@@ -121,7 +121,7 @@ def make(shelf: str, part: Part, *given: Any, **provided: Any) -> Any:
     settable = options(factory)
     for key in part.options:
         if key not in settable:
-            has = ", ".join(f"{n}={p.default}" for n, p in settable.items()) or "none"
+            has = ", ".join(f"{n}={spell_value(p.default)}" for n, p in settable.items()) or "none"
             raise ConfigError(f"{part.name!r} has no option {key!r}; {nearest(key, settable)} (its options: {has})")
     accepted = {k: v for k, v in provided.items() if k in inspect.signature(factory).parameters}
     checked = pydantic.validate_call(config={"arbitrary_types_allowed": True})(factory)

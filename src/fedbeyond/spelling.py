@@ -20,7 +20,7 @@ class Part(NamedTuple):
 
     def __str__(self) -> str:
         preset = "" if self.preset == "default" else f":{self.preset}"
-        options = ", ".join(f"{key}={_spell(value)}" for key, value in self.options.items())
+        options = ", ".join(f"{key}={spell_value(value)}" for key, value in self.options.items())
         return f"{self.name}{preset}" + (f"({options})" if options else "")
 
 
@@ -84,14 +84,15 @@ def read_value(text: str) -> Any:
         return text.strip("'\"")
 
 
-def _spell(value: Any) -> str:
+def spell_value(value: Any) -> str:
+    """A value as it is written in a spelling: the inverse of `read_value`."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         bare = re.fullmatch(r"[A-Za-z_./][\w./-]*", value) and read_value(value) == value
         return value if bare else _quote(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_quote(item) if isinstance(item, str) else _spell(item) for item in value)}]"
+        return f"[{', '.join(_quote(item) if isinstance(item, str) else spell_value(item) for item in value)}]"
     return str(value)
 
 
