@@ -15,9 +15,9 @@ from fedbeyond.errors import ConfigError
 from fedbeyond.federation import Simulator
 from fedbeyond.laws import simulate, toy
 from fedbeyond.methods.fedavg import fedavg
-from fedbeyond.methods.fedgca import agreement, attention, centre, class_consistency, divergence, fedgca
+from fedbeyond.methods.fedgca import agreement, attention, centre, class_consistency, divergence, fedgca, look
 from fedbeyond.methods.ga import ga
-from fedbeyond.nets import Task, read
+from fedbeyond.nets import guided, read
 from fedbeyond.optimizers import sgd
 from test_reductions import assert_close, assert_equal, model
 
@@ -142,11 +142,41 @@ def test_attention_is_the_class_activation_map():
     net, x, y = toy.tiny(toy.TASK), torch.randn(4, 3, 6, 6), torch.tensor([0, 2, 1, 1])
     maps, scores = net.look(x)
     torch.testing.assert_close(scores, net.head(maps.mean((2, 3))))
-    places = attention(net, maps, y)
+    places = attention(net, maps, scores, y)
     by_hand = sum(net.head.weight[y[1], channel] * maps[1, channel] for channel in range(maps.shape[1]))
     torch.testing.assert_close(places[1], by_hand.flatten().softmax(0))
     raised = (maps.flatten(1).new_zeros(4, 36) + 5.0 + places.log()).softmax(1)  # a constant on the map
     torch.testing.assert_close(raised, places)
+
+
+def test_attention_by_slopes_is_that_by_weights_where_the_head_weighs_maps():
+    net, x, y = toy.tiny(toy.TASK).eval(), torch.randn(4, 3, 6, 6), torch.tensor([0, 2, 1, 1])
+    want = attention(net, *net.look(x), y)
+    net.attentive = False
+    for trained in (True, False):
+        places = attention(net, *look(net, x, trained), y)
+        torch.testing.assert_close(places, want)
+    places.square().sum().backward()  # twice differentiable
+
+
+def test_a_network_whose_head_weighs_no_maps_is_trained_all_the_same():
+    class Deep(toy.Classifier):
+        attentive = False
+
+        def __init__(self, body):
+            super().__init__(body, 5, 3)
+            self.between = torch.nn.Linear(4 * 36, 5)
+
+        def pooled(self, maps):
+            return self.between(maps.flatten(1)).tanh()
+
+    method = fedgca(beta=1.0)
+    task = toy.TASK._replace(network=lambda task: Deep(toy.tiny(task).body))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toy, "TASK", task)
+        ours, off = (model(fedgca(beta=1.0, **some)) for some in ({}, {"m": False, "mg": False}))
+    assert method.networks is guided
+    assert any(not torch.equal(ours[name], off[name]) for name in ours)
 
 
 def test_a_divergence_of_maps_does_not_change_when_a_constant_is_added_to_one():
@@ -161,6 +191,3 @@ def test_what_does_not_fit_is_refused():
         fedgca(p=False)
     with pytest.raises(ConfigError, match="mg to m"):
         fedgca(m=False)
-    task = Task(("a", "b"), (3, 64, 64), registry.make_one("networks", "alexnet"))
-    with pytest.raises(ConfigError, match="whose head weighs its last feature maps"):
-        fedgca().networks(task)

@@ -7,11 +7,11 @@ those of the received model too (semantic consistency); a dual variable at each 
 with different classes on one objective (class consistency, as in FedDyn).
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from .. import tree
@@ -22,7 +22,7 @@ from ..data.site import Site
 from ..errors import ConfigError
 from ..losses import cross_entropy
 from ..method import Method
-from ..nets import Networks, Task, classifier, guided, read
+from ..nets import Classifier, classifier, guided, read
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..tree import Tree
@@ -79,19 +79,8 @@ def fedgca(
         server=Server(with_dual, round),
         weighting=uniform,
         augment=augment.views(style, views) if views else augment.plain,  # X+
-        networks=(attentive if m else guided) if guide else classifier,
+        networks=guided if guide else classifier,
     )
-
-
-def attentive(task: Task) -> Networks:
-    """A classifier whose head weighs its feature maps themselves, and another of its kind for the received model."""
-    nets = guided(task)
-    if not nets["model"].attentive:
-        raise ConfigError(
-            "fedgca's attention needs a network whose head weighs its last feature maps; this one's does not: choose "
-            "another (convnet, resnet18, ...) or switch it off with fedgca(m=false, mg=false)"
-        )
-    return nets
 
 
 def with_dual(nets: Tree) -> Tree:
@@ -118,7 +107,7 @@ def consistent(beta: float, p: bool, pg: bool, m: bool, mg: bool, form: Form, de
     def term(local: Local, batch: Batch) -> Tensor:  # Eq. 4
         x, y = batch.merged
         count = 1 + len(batch.views)
-        nets = [local.net, local.guide] if pg or mg else [local.net]
+        nets = cast(list[Classifier], [local.net, local.guide] if pg or mg else [local.net])
         looks = [look(net, x, trained=net is local.net) for net in nets]
         loss = F.cross_entropy(looks[0][1], y)
         if p:
@@ -126,22 +115,37 @@ def consistent(beta: float, p: bool, pg: bool, m: bool, mg: bool, form: Form, de
             loss = loss + beta * agreement(guesses, form, detach_mean)
         if m:
             seen = zip(nets, looks[: 1 + mg], strict=False)
-            places = [attention(net, maps, y).unflatten(0, (count, -1)) for net, (maps, _) in seen]
+            places = [attention(net, *looked, y).unflatten(0, (count, -1)) for net, looked in seen]
+            places[1:] = [place.detach() for place in places[1:]]
             loss = loss + beta * divergence(places[0], centre(places, detach_mean))  # Eq. 3
         return loss
 
     return term
 
 
-def look(net: nn.Module, x: Tensor, trained: bool) -> tuple[Tensor, Tensor]:
+def look(net: Classifier, x: Tensor, trained: bool) -> tuple[Tensor, Tensor]:
     """The last feature maps, and the scores of all classes."""
-    with torch.set_grad_enabled(trained):
-        return net.look(x)  # type: ignore[operator, no-any-return]
+    if trained:
+        return net.look(x)
+    with torch.no_grad():
+        maps, scores = net.look(x)
+    if net.attentive:
+        return maps, scores
+    maps.requires_grad_()
+    return maps, net.head(net.pooled(maps))
 
 
-def attention(net: nn.Module, maps: Tensor, y: Tensor) -> Tensor:
-    """Where a network looks for the classes `y`: their activation maps, M = sum_l W_l F_l, as distributions."""
-    weights: Tensor = net.head.weight[y]  # type: ignore[union-attr, index]
+def attention(net: Classifier, maps: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    """Where a network looks for the classes `y`: their activation maps, M = sum_l W_l F_l, as distributions.
+
+    Where the head does not weigh the maps themselves, W_l is the slope of the class's score along the l-th map, which
+    is the head's weight where it does.
+    """
+    if net.attentive:
+        weights = net.head.weight[y]
+    else:
+        (slopes,) = torch.autograd.grad(scores.gather(1, y[:, None]).sum(), maps, create_graph=True)
+        weights = slopes.sum((2, 3))
     return torch.einsum("nc,nchw->nhw", weights, maps).flatten(1).softmax(1)
 
 
