@@ -54,11 +54,16 @@ def test_levelling_keeps_each_channels_mean_and_spread():
 
 
 def test_chains_are_blended_by_weights_that_sum_to_one():
-    constant = torch.ones(2, 1, 5, 5)
-    one = rand_conv((1,), chains=1, mix=False)(constant, stream(1))
-    many = rand_conv((1,), chains=500, mix=False)(constant, stream(1))
-    assert abs(float(many.mean())) < 0.5 < abs(float(one.mean())) + 0.5  # a mean of 500 draws of mean zero
-    assert many.unique().numel() == 1
+    rng, x = stream(1), torch.ones(2, 1, 5, 5)
+    weights = -torch.rand(3, generator=rng).log()
+    kernels = []
+    for _ in range(3):  # as they are drawn: a size, a kernel of one number, how often
+        torch.randint(1, (), generator=rng)
+        kernels.append(float(torch.randn(1, 1, 1, 1, generator=rng)))
+        torch.randint(1, (), generator=rng)
+    want = sum(float(w) * k for w, k in zip(weights / weights.sum(), kernels, strict=True))
+    painted = rand_conv((1,), chains=3, mix=False)(x, stream(1))
+    torch.testing.assert_close(painted, torch.full_like(x, want))
 
 
 def test_amplitude_mix_keeps_phases_and_takes_amplitudes_from_the_batch():

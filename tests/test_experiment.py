@@ -257,6 +257,7 @@ def test_several_unseen_domains_and_several_clients_of_one(small, tmp_path):
     tests = {name for name, splits in second["scores"].items() if "test" in splits}
     assert tests == {"photo", "cartoon", "sketch"} and set(second["weights"]) == {"painting-0", "painting-1"}
     assert first["told"] == {"gaps": {}} and set(second["told"]["gaps"]) == {"painting-0", "painting-1"}
+    assert second["scores"]["painting-0"]["domain"] == "painting" and second["scores"]["painting-1"]["images"] > 0
     found = table.tabulate([first, second])
     assert found.targets == ("photo", "cartoon", "sketch")
     assert found.on("fedavg+ga", "sketch") == [
@@ -268,7 +269,7 @@ def test_what_a_server_tells_stands_in_every_line(small, tmp_path):
     config = Config(method="fedavg+sha", train=Train(rounds=1, batch_size=8), **small)
     (line,) = finish(config, tmp_path / "run")
     assert set(line["told"]) == {"scores", "changed", "weights"}
-    assert sum(line["told"]["weights"].values()) == pytest.approx(1)
+    assert sum(line["told"]["weights"].values()) == pytest.approx(1) and line["weights"] == line["told"]["weights"]
 
 
 def test_the_learning_rate_follows_its_schedule(small, tmp_path):

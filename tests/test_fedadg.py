@@ -14,9 +14,10 @@ from fedbeyond.laws import simulate, toy
 from fedbeyond.methods.fedadg import confusion, displacement, draw, fedadg
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.methods.fedsb import fedsb
+from fedbeyond.nets import write
 from fedbeyond.nets.adversary import Discriminator, Generator
 from fedbeyond.optimizers import sgd
-from test_reductions import assert_equal, model
+from test_reductions import assert_close, assert_equal, model
 
 Y = torch.arange(64) % 3
 
@@ -177,3 +178,60 @@ def test_views_of_an_augmentation_are_aligned_too():
     inner = method.augment
     model(replace(method, augment=lambda batch, rng: watch(inner(batch, rng), rng)), rounds=1)
     assert max(seen) == 16  # batches of eight, each with its view
+
+
+def one_batch(momentum=0.0, rounds=1, **options):
+    """A site with a single batch plays some rounds of aligning; the same is done by hand, step by step."""
+    method = fedadg(classify=0, align=1, optimizer=sgd(0.1, momentum=momentum), **options)
+    site = toy.sites(method, {"east": 8})[0]
+    private = method.client.init(site.reseed(0, "init"))
+    received = toy.shared(method)
+    kept = private
+    for number in range(rounds):
+        reply, kept = method.client.handlers["train"](site.reseed(number, "train"), received, kept)
+    return method, site, received, private, reply, kept
+
+
+def test_a_batch_of_aligning_by_hand():
+    """Steps c5 to c8, each with the others frozen, from gradients taken apart from the method's own code."""
+    method, site, received, private, reply, kept = one_batch(adversarial=0.4, smoothing=0.2)
+    nets = method.networks(toy.TASK)
+    net, discriminator, generator = (nets[name] for name in ("model", "discriminator", "generator"))
+    write(net, received["model"]), write(generator, received["generator"])
+    write(discriminator, private["discriminator"])
+    site.reseed(0, "train")
+    ((x, y, _),) = site.batches(1)
+
+    def descended(module, loss, rate):
+        slopes = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True)
+        with torch.no_grad():
+            for param, slope in zip(module.parameters(), slopes, strict=True):
+                param.sub_(rate * slope) if slope is not None else None
+
+    h = net.features(x)
+    smooth = torch.nn.functional.cross_entropy(net.head(h), y, label_smoothing=0.2)
+    descended(net, 0.4 * (1 - discriminator(h, y)).square().mean() + 0.6 * smooth, 0.1)
+    assert_close(reply["model"]["params"], dict(net.named_parameters()))
+    assert reply["model"]["buffers"]["body.1.num_batches_tracked"] == 1  # D's look at the features does not count
+    assert_close(reply["model"]["buffers"], dict(net.named_buffers()))
+    h = net.features(x).detach()
+    made = generator(torch.rand(8, 2, generator=site.rng), y)
+    told = discriminator(h, y).square().mean() + (1 - discriminator(made.detach(), y)).square().mean()
+    descended(discriminator, told, 0.07)
+    assert_close(kept["discriminator"]["params"], dict(discriminator.named_parameters()))
+    descended(generator, discriminator(made, y).square().mean(), 0.07)
+    assert_close(reply["generator"]["params"], dict(generator.named_parameters()))
+
+
+def test_a_discriminators_momentum_goes_on_from_round_to_round():
+    *_, once = one_batch(momentum=0.9)
+    *_, twice = one_batch(momentum=0.9, rounds=2)
+    method, site, received, _, _, _ = one_batch(momentum=0.9)
+    forgotten = method.client.handlers["train"](site.reseed(1, "train"), received, once | {"momentum": {}})[1]
+    remembered = method.client.handlers["train"](site.reseed(1, "train"), received, once)[1]
+    assert_equal(tree.flatten(remembered), tree.flatten(twice))
+    fast, slow = (tree.flatten(kept["discriminator"]["params"]) for kept in (remembered, forgotten))
+    ours = tree.flatten(once["discriminator"]["params"])
+    for place, name in enumerate(ours):  # the difference is the old speed, times the momentum and the rate
+        speed = once["momentum"][str(place)]["momentum_buffer"]
+        torch.testing.assert_close(slow[name] - fast[name], 0.07 * 0.9 * speed, rtol=1e-3, atol=1e-6)

@@ -17,8 +17,10 @@ from fedbeyond.laws import simulate, toy
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.methods.fedgca import agreement, attention, centre, class_consistency, divergence, fedgca, look
 from fedbeyond.methods.ga import ga
+from fedbeyond.methods.sha import sha
 from fedbeyond.nets import guided, read
 from fedbeyond.optimizers import sgd
+from fedbeyond.server import Round
 from test_reductions import assert_close, assert_equal, model
 
 OFF = {"p": False, "pg": False, "m": False, "mg": False}  # FedDyn, if there are no views either
@@ -49,7 +51,7 @@ def test_three_rounds_of_the_dynamic_regulariser_by_hand(trusting):
         dual -= alpha / 2 * sum(v - w for v in ends.values())
         w = sum(ends.values()) / 2 - dual / alpha
         assert weight(state) == approx(sum(ends.values()) / 2, rel=1e-5)
-        assert state["server"]["start"]["params"]["w"].item() == approx(w, rel=1e-5)
+        assert state["server"]["start"]["w"].item() == approx(w, rel=1e-5)
         assert state["server"]["dual"]["w"].item() == approx(dual, rel=1e-5)
     kept = states[-1]["slots"]["b"]["pending"]["private"]["dual"]["w"].item()
     assert kept == approx(duals["b"], rel=1e-5)
@@ -68,11 +70,16 @@ def test_sites_with_other_optima_end_at_the_minimum_of_their_mean_where_fedavg_d
     assert abs(weight(avg) - float(best)) > 0.05
 
 
-@pytest.mark.parametrize("method", [fedgca(), ga(fedgca())], ids=["fedgca", "fedgca+ga"])
+LIVELY = fedgca(optimizer=sgd(0.3, momentum=0.9))  # scores go up and down, so that sha's history counts
+
+
+@pytest.mark.parametrize(
+    "method", [fedgca(), ga(fedgca()), sha(LIVELY, beta=3.0)], ids=["fedgca", "fedgca+ga", "fedgca+sha"]
+)
 @pytest.mark.parametrize("asked", [None, 2])
 def test_the_servers_dual_is_the_mean_of_the_sites(method, asked):
     federation = Simulator(method.client, toy.sites(method))
-    state, _ = simulate(method, 5, federation=federation, asked=asked)
+    state, _ = simulate(method, 8, federation=federation, asked=asked)
     kept = [slots.get("pending", slots)["private"]["dual"] for slots in federation.slots.values()]
     assert_close(tree.flatten(tree.mean(kept, [1.0] * 3)), tree.flatten(state["server"]["dual"]))
 
@@ -98,9 +105,9 @@ def test_without_its_parts_it_is_uniform_fedavg_to_the_bit():
 
 def test_the_model_that_comes_out_is_the_mean_or_as_printed_the_corrected_one():
     mean, corrected = (simulate(fedgca(output=output), 2)[0]["server"] for output in ("mean", "corrected"))
-    assert_equal(tree.flatten(mean["start"]), tree.flatten(corrected["model"]))
+    assert_equal(tree.flatten(corrected["start"]), tree.flatten(corrected["model"]["params"]))
     lifted = tree.sub(mean["model"]["params"], tree.scale(1 / 0.1, mean["dual"]))
-    assert_close(tree.flatten(lifted), tree.flatten(corrected["model"]["params"]))
+    assert_close(tree.flatten(lifted), tree.flatten(mean["start"]))
 
 
 def test_views_alone_are_cross_entropy_over_all_views():
@@ -145,8 +152,8 @@ def test_attention_is_the_class_activation_map():
     places = attention(net, maps, scores, y)
     by_hand = sum(net.head.weight[y[1], channel] * maps[1, channel] for channel in range(maps.shape[1]))
     torch.testing.assert_close(places[1], by_hand.flatten().softmax(0))
-    raised = (maps.flatten(1).new_zeros(4, 36) + 5.0 + places.log()).softmax(1)  # a constant on the map
-    torch.testing.assert_close(raised, places)
+    raised = maps + 5.0 / net.head.weight[y].sum(1)[:, None, None, None]  # five more on the map of the true class
+    torch.testing.assert_close(attention(net, raised, scores, y), places)
 
 
 def test_attention_by_slopes_is_that_by_weights_where_the_head_weighs_maps():
@@ -177,6 +184,16 @@ def test_a_network_whose_head_weighs_no_maps_is_trained_all_the_same():
         ours, off = (model(fedgca(beta=1.0, **some)) for some in ({}, {"m": False, "mg": False}))
     assert method.networks is guided
     assert any(not torch.equal(ours[name], off[name]) for name in ours)
+
+
+def test_sites_start_from_the_corrected_model_and_ask_the_mean():
+    (site, *_) = toy.sites(fedgca())
+    state = simulate(fedgca(), 2)[0]["server"]
+    request = next(fedgca().server.round(state, Round(2, 3, ("east",), ("east",))))
+    local = Local(site, request.body, {}, sgd())
+    assert_equal(read(local.net)["params"], state["start"])
+    assert_equal(tree.flatten(read(local.guide)), tree.flatten(state["model"]))
+    assert any(not torch.equal(state["start"][name], state["model"]["params"][name]) for name in state["start"])
 
 
 def test_a_divergence_of_maps_does_not_change_when_a_constant_is_added_to_one():

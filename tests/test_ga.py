@@ -38,5 +38,7 @@ def test_renaming_sites_renames_weights(order, gaps):
 
 
 def test_a_method_that_weighs_for_itself_is_refused_by_name():
-    with pytest.raises(ConfigError, match="this method's server does that itself"):
+    with pytest.raises(ConfigError, match="this method or a wrapper of it does that itself"):
         ga(replace(fedavg(), weighting=None))
+    with pytest.raises(ConfigError, match="does that itself"):
+        ga(ga(fedavg()))

@@ -5,7 +5,7 @@ import pytest
 from fedbeyond.errors import ConfigError, StorageError
 from fedbeyond.report import table
 from fedbeyond.report.page import page
-from fedbeyond.results import load
+from fedbeyond.results import load, selection
 
 
 def line(method, target, seed, number, val, test, rounds=3, setting="a"):
@@ -120,3 +120,11 @@ def test_a_domain_that_was_unseen_in_two_ways_is_told():
     assert "a,0,0,50.0000" in table.csv(found).replace('"', "") and "b unseen" in page([both])
     with pytest.raises(ConfigError, match="a was unseen in two runs"):
         table.tabulate([both, pair])
+
+
+def test_a_round_is_chosen_by_domains_whose_clients_count_by_their_images():
+    def client(accuracy, images):
+        return {"val": {"accuracy": accuracy, "loss": 1.0}, "domain": "photo", "images": images}
+
+    scores = {"photo-0": client(1.0, 1), "photo-1": client(0.5, 9), "sketch": {"val": {"accuracy": 0.25}}}
+    assert selection({"scores": scores}) == pytest.approx((0.55 + 0.25) / 2)

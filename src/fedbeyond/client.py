@@ -81,11 +81,15 @@ def descend(stepper: torch.optim.Optimizer, loss: Callable[[], Tensor], *nets: n
 
 
 class Local:
-    """What a loss term can see while a site trains."""
+    """What a loss term can see while a site trains.
+
+    Training begins with the received model, or with the parameters received as `start` if they differ from its own.
+    """
 
     def __init__(self, site: Site, received: Tree, private: Tree, optimizer: Optimizer) -> None:
         self.site, self.received, self.private = site, received, private
-        self.net = write(site.nets["model"], received["model"]).train()
+        self.start: Tree = received.get("start", received["model"]["params"])
+        self.net = write(site.nets["model"], received["model"] | {"params": self.start}).train()
         self.stepper, self.steps = stepper(optimizer, self.net.parameters(), site), 0
 
     @cached_property
@@ -97,11 +101,6 @@ class Local:
     def guide(self) -> nn.Module:
         """The received model, to be asked but not trained."""
         return write(self.site.nets["guide"], self.received["model"]).eval().requires_grad_(False)
-
-    @property
-    def start(self) -> Tree:
-        """The parameters as they were received."""
-        return self.received["model"]["params"]  # type: ignore[no-any-return]
 
     @property
     def rate(self) -> float:

@@ -48,6 +48,10 @@ class Train:
     clients_per_round: Count | None = None  # None: all
     quorum: Count | None = None  # None: all but one, at least two
 
+    def __post_init__(self) -> None:
+        if self.label_skew is not None and self.clients_per_domain == 1:
+            raise ValueError("label_skew spreads a domain's labels over its clients; set clients_per_domain as well")
+
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
 class Bench:

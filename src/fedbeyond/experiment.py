@@ -135,7 +135,7 @@ def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
             began = time.perf_counter()
             asked = participants(clients, config.train.clients_per_round, config.seed, number)
             state, minutes = play(
-                experiment.method, state, Round(number, total, asked, clients), federation, experiment.gate
+                experiment.method, state, Round(number, total, asked, clients, config.seed), federation, experiment.gate
             )
             line = describe(experiment, number, state, minutes)
             results.append(folder / RESULTS, line)  # before the checkpoint: what has none is trimmed and redone
@@ -186,8 +186,13 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
     """The line of a round: how good the global model is everywhere, and what happened."""
     config = experiment.config
     net = write(experiment.nets["model"], state["server"]["model"])
-    scores = {name: {"val": _numbers(net, site.data["val"])} for name, site in experiment.federation.sites.items()}
+    scores: dict[str, Any] = {}
+    for name, site in experiment.federation.sites.items():
+        scores[name] = {"val": _numbers(net, site.data["val"])}
+        if config.train.clients_per_domain > 1:
+            scores[name] |= {"domain": name.rpartition("-")[0], "images": len(site.data["val"][1])}
     scores |= {name: {"test": _numbers(net, split)} for name, split in experiment.tests.items()}
+    numbers = told(state["weighting"]) | told(state["server"])
     return {
         "method": config.method,
         "target": config.target,
@@ -196,8 +201,8 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
         "round": number,
         "rounds": config.train.rounds,
         "scores": scores,
-        "weights": minutes["weights"],
-        "told": told(state["weighting"]) | told(state["server"]),
+        "weights": minutes["weights"] or numbers.get("weights", {}),
+        "told": numbers,
         "aside": minutes["aside"],
         "left": _ledger(minutes["left"]),
     }

@@ -93,7 +93,7 @@ class Gate:
             return f"claims {reply.weight!r} training images, enrolled with {self.enrolled[client]}"
         reason = next(_differences(reply.body, example, ""), None)
         for name, sent in self.sends.get(request.kind, {}).items():
-            if not reason and sent.positive and not bool((reply.body[name] > 0).all()):
+            if not reason and sent.positive and any(bool((leaf <= 0).any()) for leaf in tree.leaves(reply.body[name])):
                 reason = f"{name} is not positive"
         return reason
 
@@ -105,7 +105,7 @@ class Gate:
 
     def _require_quorum(self, request: Request, usable: int, aside: list[Failure]) -> None:
         asked = len(request.to)
-        needed = self.quorum or (max(2, asked - 1) if asked > 1 else 1)
+        needed = request.quorum or self.quorum or (max(2, asked - 1) if asked > 1 else 1)
         if usable < min(needed, asked):
             told: dict[str, list[str]] = {}
             for failure in aside:
@@ -175,8 +175,8 @@ def _sizes(body: Tree, declared: Mapping[str, Sent]) -> Iterator[tuple[str, tupl
     Sites train from one model, so parameters stay close; buffers and statistics differ more, and may well be small.
     """
     for name, part in body.items():
-        if not isinstance(part, dict):
-            if declared[name].positive:
+        if declared[name].kind == "scalars":
+            if declared[name].positive and not isinstance(part, dict):
                 yield name, (float(part), POSITIVE_TIMES, POSITIVE_TIMES)
             continue
         for key, child in part.items():

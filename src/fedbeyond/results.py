@@ -65,6 +65,14 @@ def load(paths: Iterable[Path]) -> list[Line]:
 
 
 def selection(line: Line) -> float:
-    """Mean accuracy over the source domains' validation images: what a model is chosen by."""
-    found: list[float] = [splits["val"]["accuracy"] for splits in line["scores"].values() if "val" in splits]
-    return sum(found) / len(found)
+    """Mean accuracy over the source domains' validation images: what a model is chosen by.
+
+    Domains count equally, and the clients of a domain by their images.
+    """
+    domains: dict[str, list[tuple[float, int]]] = {}
+    for name, splits in line["scores"].items():
+        if "val" in splits:
+            share = (splits["val"]["accuracy"], splits.get("images", 1))
+            domains.setdefault(splits.get("domain", name), []).append(share)
+    means = [sum(a * n for a, n in found) / sum(n for _, n in found) for found in domains.values()]
+    return sum(means) / len(means)

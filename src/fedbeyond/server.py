@@ -13,6 +13,7 @@ class Request(NamedTuple):
     kind: str  # which handler answers: "train", or a phase of the method's own
     body: Tree
     to: tuple[str, ...]
+    quorum: int | None = None  # usable answers that are enough; None: as the gate has it
 
 
 class Reply(NamedTuple):
@@ -21,6 +22,12 @@ class Reply(NamedTuple):
     client: str
     body: Tree
     weight: float  # how much it counts in a mean; its number of training images until it is weighed
+    came: Tree | None = None  # the body as it came, if a wrapper has changed it
+
+    @property
+    def own(self) -> Tree:
+        """What the client itself sent."""
+        return self.body if self.came is None else self.came
 
 
 class Round(NamedTuple):
@@ -30,6 +37,7 @@ class Round(NamedTuple):
     total: int
     clients: tuple[str, ...]  # who takes part in this round
     enrolled: tuple[str, ...]  # who could
+    seed: int = 0  # of the run, for servers that draw
 
 
 class Post(NamedTuple):

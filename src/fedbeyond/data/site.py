@@ -50,6 +50,11 @@ class Site:
         """How many images it trains on."""
         return len(self.data["train"][1])
 
+    @property
+    def steps(self) -> int:
+        """How many batches it trains on in a round."""
+        return sum(1 for _ in self.sampler(self.data["train"][1], self.epochs, self.batch_size, torch.Generator()))
+
     def reseed(self, round_number: int, kind: str) -> "Site":
         """Make the randomness of an answer depend on what is asked, not on what was answered before."""
         self.pace = self.schedule(round_number / self.rounds)  # factor on the learning rate

@@ -21,19 +21,24 @@ FAULTS: tuple[Fault, ...] = ("raises", "stalls", "NaN", "wrong shape", "another 
 
 @dataclass(frozen=True)
 class Faulty:
-    """A federation in which one site goes wrong in one round; `absent` is what every fault should amount to."""
+    """A federation in which one site goes wrong in one round, in its answers to one kind of request or to all.
+
+    `absent` is what every fault should amount to.
+    """
 
     inner: Simulator
     site: str
     round: int
     fault: Fault
+    kind: str = ""  # all
 
     @property
     def clients(self) -> tuple[str, ...]:
         return self.inner.clients
 
     def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]:
-        if post.round != self.round or self.site not in request.to:
+        here = post.round == self.round and self.kind in ("", request.kind)
+        if not here or self.site not in request.to:
             return self.inner.ask(request, post)
         others = request._replace(to=tuple(name for name in request.to if name != self.site))
         answers = self.inner.ask(others, post)

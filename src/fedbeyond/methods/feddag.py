@@ -16,7 +16,7 @@ from ..optimizers import Optimizer, plain_sgd
 from .ndag import ndag
 from .sha import sha
 
-PRESETS = {"paper": {"learn": "generated", "decay": 0.999, "norm": "l2"}}
+PRESETS = {"paper": {"learn": "generated", "decay": 0.999, "rho": 1e-7}}
 
 Number = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -29,8 +29,8 @@ def feddag(
     decay: Annotated[float, Field(ge=0, lt=1)] | None = None,
     kind: Literal[1, 2, 3] = 3,
     learn: Literal["generated", "both"] = "both",
-    rho: Number = 1e-7,
-    norm: Literal["linf", "l2"] = "linf",
+    rho: Number = 0.05,
+    norm: Literal["linf", "l2"] = "l2",
     beta: Number = 0.3,
     history: Count = 4,
     evaluators: Annotated[int, Field(gt=0)] | None = None,

@@ -54,8 +54,8 @@ def fedgca(
     """Views in random styles; predictions (p) and attention (m) agree, also with the received model's (pg, mg)."""
     if (pg and not p) or (mg and not m):
         raise ConfigError("fedgca: pg adds the received model to p, and mg to m; switch p or m on as well")
-    guide = beta > 0 and (p or m)
-    semantic = consistent(beta, p, pg, m, mg, form, detach_mean) if guide else cross_entropy()  # Eq. 1: over all views
+    agreeing = beta > 0 and (p or m)
+    semantic = consistent(beta, p, pg, m, mg, form, detach_mean) if agreeing else cross_entropy()  # Eq. 1: all views
     terms = (semantic, class_consistency(alpha)) if alpha else (semantic,)  # Eq. 6
 
     style = augment.rand_conv(repeats=repeats, chains=chains, level=True)
@@ -66,25 +66,28 @@ def fedgca(
         return {"model": model}, {"dual": tree.sub(local.private["dual"], tree.scale(alpha, drift))}
 
     def round(state: Tree, now: Round) -> Conversation:
-        replies = yield Request("train", {"model": state["start"]}, now.clients)  # the server's dual stays
-        model, start = mean(replies, "model"), state["start"]["params"]
-        moved = tree.mean([r.body["model"]["params"] for r in replies], [1.0] * len(replies))
+        start = state["start"]  # goes along if it is not the model's own; the dual stays
+        body = {"model": state["model"]} | ({"start": start} if alpha and output == "mean" else {})
+        replies = yield Request("train", body, now.clients)
+        model = mean(replies, "model")
+        moved = tree.mean([r.own["model"]["params"] for r in replies], [1.0] * len(replies))  # as at the sites
         shared = alpha * len(replies) / len(now.enrolled)  # alpha/K for each that took part
         dual = tree.sub(state["dual"], tree.scale(shared, tree.sub(moved, start)))  # line 13
-        corrected = model | {"params": tree.sub(model["params"], tree.scale(1 / alpha, dual))} if alpha else model
-        return {"model": model if output == "mean" else corrected, "start": corrected, "dual": dual}  # line 14
+        corrected = tree.sub(model["params"], tree.scale(1 / alpha, dual)) if alpha else model["params"]  # line 14
+        return {"model": model if output == "mean" else model | {"params": corrected}, "start": corrected, "dual": dual}
 
     return Method(
         client=training(*terms, optimizer=optimizer, init=no_dual, finish=new_dual),
         server=Server(with_dual, round),
         weighting=uniform,
         augment=augment.views(style, views) if views else augment.plain,  # X+
-        networks=guided if guide else classifier,
+        networks=guided if agreeing and (pg or mg) else classifier,
     )
 
 
 def with_dual(nets: Tree) -> Tree:
-    return {"model": nets["model"], "start": nets["model"], "dual": tree.zeros(nets["model"]["params"])}
+    params = nets["model"]["params"]
+    return {"model": nets["model"], "start": params, "dual": tree.zeros(params)}
 
 
 def no_dual(site: Site) -> Tree:

@@ -16,7 +16,7 @@ from ..client import Client
 from ..data.site import Site
 from ..errors import ConfigError
 from ..method import Method, also, scalar
-from ..server import Reply, Round, Weighting
+from ..server import Reply, Round, Weighting, by_size, uniform
 from ..tree import Tree
 
 PRESETS = {
@@ -35,8 +35,8 @@ def ga(
     shared_step: bool = False,
 ) -> Method:
     """Weights that grow where the mean model generalizes worst, on top of any method that lets itself be weighed."""
-    if method.weighting is None:
-        raise ConfigError("ga chooses how much replies count, but this method's server does that itself")
+    if method.weighting not in (by_size, uniform):
+        raise ConfigError("ga chooses how much replies count, but this method or a wrapper of it does that itself")
 
     def move(gaps: Tensor, pace: float) -> Tensor:  # Eq. 3, its first half
         excess = gaps - gaps.mean() if center else gaps

@@ -6,7 +6,6 @@ A generator, shared by all sites, perturbs images so that they look novel to the
 student learns not to be moved by that; a teacher at each site, the moving average of its student, is what is averaged.
 """
 
-import math
 from typing import Annotated, Literal
 
 import torch
@@ -56,8 +55,7 @@ def ndag(
         step_student = stepper(optimizer, student.parameters(), site)
         step_generator = stepper(optimizer, generator.parameters(), site)
         steps, warm = int(private.get("steps", torch.zeros(()))), bool(received["warm"])
-        a_round = site.epochs * math.ceil(site.size / site.batch_size)
-        slowest = LEFT ** (1 / a_round) if decay is None else decay
+        slowest = LEFT ** (1 / site.steps) if decay is None else decay
 
         def on(x: Tensor, y: Tensor) -> None:
             with torch.no_grad():
@@ -115,11 +113,9 @@ def steadiness(
     student: Classifier, novel: Tensor, y: Tensor, seen: Tensor, old: Tensor | None = None
 ) -> Tensor:  # Eqs. 3 and 4
     """What a student lowers: novel images are of their class (L_cls) and look as the teacher sees the old (L_sim)."""
-    h = student.features(novel)
-    error = F.cross_entropy(student.head(h), y)
-    if old is not None:
-        error = (error + F.cross_entropy(student(old), y)) / 2
-    return error + distance(seen, h).mean()
+    h = student.features(novel if old is None else torch.cat((novel, old)))  # one pass: BatchNorm sees them together
+    error = F.cross_entropy(student.head(h), y if old is None else y.repeat(2))
+    return error + distance(seen, h[: len(novel)]).mean()
 
 
 @torch.no_grad()

@@ -21,16 +21,16 @@ from ..method import Method, Sent, also, parameters
 from ..server import Conversation, Reply, Request, Round, Server, by_size, uniform
 from ..tree import Tree
 
-PRESETS: dict[str, Tree] = {"paper": {"norm": "l2"}}
+PRESETS = {"paper": {"rho": 1e-7}}
 
 Norm = Literal["linf", "l2"]
-LEAST = 1e-8  # of a loss, before it is divided by
+LEAST, MOST = 1e-8, 1e8  # of a loss, which is divided by and may not be finite
 
 
 def sha(
     method: Method,
-    rho: Annotated[float, Field(ge=0)] = 1e-7,
-    norm: Norm = "linf",
+    rho: Annotated[float, Field(ge=0)] = 0.05,
+    norm: Norm = "l2",
     beta: Annotated[float, Field(ge=0)] = 0.3,
     history: Annotated[int, Field(ge=0)] = 4,
     evaluators: Annotated[int, Field(gt=0)] | None = None,
@@ -42,12 +42,13 @@ def sha(
         raise ConfigError("sha chooses how much replies count, but this method or a wrapper of it does that itself")
 
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
+        site.nets["model"].zero_grad()  # what is found there afterwards is this site's
         reply, kept = method.client.handlers["train"](site, received, private)
         return reply | {"sha_sharp": uphill(reply["model"]["params"], site.nets["model"], rho, norm)}, kept
 
     def weigh(replies: list[Reply], kept: Tree, now: Round) -> Conversation:  # Algorithm 2
         sharp = {r.client: r.body["model"] | {"params": r.body["sha_sharp"]} for r in replies}
-        verdicts = yield Request("sha_score", {"models": sharp}, judges(replies, evaluators, now.number))
+        verdicts = yield Request("sha_score", {"models": sharp}, judges(replies, evaluators, now), quorum=1)
         changed = {r.client: share_changed(r.body["model"]["params"], r.body["sha_sharp"]) for r in replies}
         warn(changed, now.number, rho, norm)
         scores = {r.client: score(r.client, verdicts, exclude_self) for r in replies}  # line 2
@@ -71,7 +72,7 @@ def sha(
             if request.kind == "train":
                 kept = yield from weigh(replies, kept, now)
                 replies = [
-                    Reply(r.client, r.body | {"model": kept["models"][r.client]}, kept["weights"][r.client])
+                    Reply(r.client, r.body | {"model": kept["models"][r.client]}, kept["weights"][r.client], r.body)
                     for r in replies
                 ]
             try:
@@ -85,7 +86,7 @@ def sha(
         client=method.client._replace(handlers={**method.client.handlers, "train": train, "sha_score": judge}),
         server=Server(lambda nets: method.server.init(nets) | {"sha_history": {}, "told": {}}, round),
         weighting=None,
-        sends=also(sends, "sha_score", losses=Sent("scalars", one_for_each)),
+        sends=also(sends, "sha_score", losses=Sent("scalars", one_for_each, positive=True)),
     )
 
 
@@ -100,15 +101,16 @@ def one_for_each(nets: Tree, body: Tree) -> Any:
 
 def judge(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
     """How a site does with the models of all sites, on its validation images."""
-    return {"losses": {name: site.loss(model) for name, model in sorted(received["models"].items())}}, private
+    losses = {name: site.loss(model) for name, model in sorted(received["models"].items())}
+    return {"losses": tree.map(lambda loss: loss.nan_to_num(MOST, MOST).clamp(LEAST, MOST), losses)}, private
 
 
-def judges(replies: list[Reply], count: int | None, number: int) -> tuple[str, ...]:
+def judges(replies: list[Reply], count: int | None, now: Round) -> tuple[str, ...]:
     """Who evaluates: all who trained in this round, or `count` of them drawn for it."""
     names = sorted(reply.client for reply in replies)
     if count is None or count >= len(names):
         return tuple(names)
-    rng = torch.Generator().manual_seed(derive("sha", number))
+    rng = torch.Generator().manual_seed(derive(now.seed, now.number, "sha"))
     return tuple(sorted(names[i] for i in torch.randperm(len(names), generator=rng)[:count].tolist()))
 
 
@@ -135,7 +137,7 @@ def warn(changed: dict[str, Tensor], number: int, rho: float, norm: Norm) -> Non
     if number == 0 and rho and least < 0.5:
         logging.getLogger("fedbeyond").warning(
             "sha: a perturbation of rho=%g (norm=%s) changes only %.0f %% of the weights; the rest is lost in "
-            "rounding, and sharpness hardly counts: try norm=linf or a larger rho",
+            "rounding, so that sharpness does not count: try a larger rho, as rho=0.05",
             *(rho, norm, 100 * least),
         )
 
@@ -146,7 +148,7 @@ def score(
     """The better the judges do with a model, the higher its score."""
     others = [r.body["losses"][name] for r in verdicts if not (exclude_self and r.client == name)]
     losses = others or [r.body["losses"][name] for r in verdicts]  # judged by nobody but itself
-    return 1 / torch.stack(losses).mean().clamp(min=LEAST)
+    return 1 / torch.stack(losses).mean()
 
 
 def within(own: Tree, entries: Tree, history: int) -> Tree:  # Sec. III-C3
