@@ -268,7 +268,7 @@ def test_several_unseen_domains_and_several_clients_of_one(small, tmp_path):
 def test_what_a_server_tells_stands_in_every_line(small, tmp_path):
     config = Config(method="fedavg+sha", train=Train(rounds=1, batch_size=8), **small)
     (line,) = finish(config, tmp_path / "run")
-    assert set(line["told"]) == {"scores", "changed", "weights"}
+    assert set(line["told"]) == {"scores", "weights", "moved"}
     assert sum(line["told"]["weights"].values()) == pytest.approx(1) and line["weights"] == line["told"]["weights"]
 
 

@@ -49,8 +49,9 @@ def sha(
     def weigh(replies: list[Reply], kept: Tree, now: Round) -> Conversation:  # Algorithm 2
         sharp = {r.client: r.body["model"] | {"params": r.body["sha_sharp"]} for r in replies}
         verdicts = yield Request("sha_score", {"models": sharp}, judges(replies, evaluators, now), quorum=1)
-        changed = {r.client: share_changed(r.body["model"]["params"], r.body["sha_sharp"]) for r in replies}
-        warn(changed, now.number, rho, norm)
+        moves = {r.client: tree.sub(r.body["sha_sharp"], r.body["model"]["params"]) for r in replies}
+        if now.number == 0 and rho:
+            warn(min(map(share_changed, moves.values())), rho, norm)
         scores = {r.client: score(r.client, verdicts, exclude_self) for r in replies}  # line 2
         past, weights, models = kept["history"], {}, {}
         for name, own in ((r.client, {"model": r.body["model"], "score": scores[r.client]}) for r in replies):
@@ -60,7 +61,8 @@ def sha(
             weights[name] = 1.0 if now.number < warmup else float(merged["score"]) ** beta  # line 6, Eq. 6
             past = past | {name: pruned(entries | {f"{now.number:06}": own}, history)}
         shares = {name: torch.tensor(weight / sum(weights.values())) for name, weight in weights.items()}
-        told = {"scores": scores, "changed": changed, "weights": shares}
+        moved = {name: tree.dot(move, move).sqrt() for name, move in moves.items()}
+        told = {"scores": scores, "weights": shares, "moved": moved}
         return {"models": models, "weights": weights, "history": past, "told": told}
 
     def round(state: Tree, now: Round) -> Conversation:  # whatever the method says and hears, with replies weighed
@@ -123,22 +125,19 @@ def uphill(params: Tree, net: nn.Module, rho: float, norm: Norm) -> Tree:
     return tree.add(params, tree.scale(rho / max(length, 1e-12), slopes))
 
 
-def share_changed(before: Tree, after: Tree) -> Tensor:
+def share_changed(move: Tree) -> float:
     """How many of the numbers a perturbation really moved, as floats go."""
-    moved = tree.map(torch.ne, before, after)
-    return torch.tensor(
-        sum(int(leaf.sum()) for leaf in tree.leaves(moved)) / sum(x.numel() for x in tree.leaves(moved))
-    )
+    leaves = tree.leaves(move)
+    return sum(int(leaf.count_nonzero()) for leaf in leaves) / sum(leaf.numel() for leaf in leaves)
 
 
-def warn(changed: dict[str, Tensor], number: int, rho: float, norm: Norm) -> None:
-    """Say once that a perturbation is lost in rounding."""
-    least = min(map(float, changed.values()))
-    if number == 0 and rho and least < 0.5:
+def warn(changed: float, rho: float, norm: Norm) -> None:
+    """Say that a perturbation is lost in rounding, if it is."""
+    if changed < 0.5:
         logging.getLogger("fedbeyond").warning(
             "sha: a perturbation of rho=%g (norm=%s) changes only %.0f %% of the weights; the rest is lost in "
             "rounding, so that sharpness does not count: try a larger rho, as rho=0.05",
-            *(rho, norm, 100 * least),
+            *(rho, norm, 100 * changed),
         )
 
 
