@@ -58,6 +58,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "vit_b_16": "fedbeyond.nets.vit:vit_b_16",
         "vit_b_32": "fedbeyond.nets.vit:vit_b_32",
         "mobilenet_v2": "fedbeyond.nets.mobilenet:mobilenet_v2",
+        "mlp": "fedbeyond.nets.mlp:mlp",
     },
     "optimizers": {
         "sgd": "fedbeyond.optimizers:sgd",
@@ -68,6 +69,10 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "constant": "fedbeyond.optimizers:constant",
         "cosine": "fedbeyond.optimizers:cosine",
         "step": "fedbeyond.optimizers:step",
+    },
+    "transforms": {
+        name: f"fedbeyond.data.transforms:{name}"
+        for name in ("none", "custom", "ga", "domainbed", "fedsb", "fedadg", "rsc", "fact", "ccst", "digits")
     },
 }
 
