@@ -59,6 +59,8 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "vit_b_32": "fedbeyond.nets.vit:vit_b_32",
         "mobilenet_v2": "fedbeyond.nets.mobilenet:mobilenet_v2",
         "mlp": "fedbeyond.nets.mlp:mlp",
+        "timm": "fedbeyond.nets.installed:timm",
+        "torchvision": "fedbeyond.nets.installed:torchvision",
     },
     "optimizers": {
         "sgd": "fedbeyond.optimizers:sgd",
@@ -121,14 +123,17 @@ def make(shelf: str, part: Part, *given: Any, **provided: Any) -> Any:
 
     factory = find(shelf, part.name)
     sets = presets(factory)
-    if part.preset not in sets:
+    takes = inspect.signature(factory).parameters
+    if "preset" in takes:  # any name will do, and the factory is told which
+        sets, provided = {part.preset: {}}, provided | {"preset": part.preset}
+    elif part.preset not in sets:
         raise ConfigError(f"{part.name!r} has no preset {part.preset!r}; it has {', '.join(sets)}")
     settable = options(factory)
     for key in part.options:
         if key not in settable:
             has = ", ".join(f"{n}={spell_value(p.default)}" for n, p in settable.items()) or "none"
             raise ConfigError(f"{part.name!r} has no option {key!r}; {nearest(key, settable)} (its options: {has})")
-    accepted = {k: v for k, v in provided.items() if k in inspect.signature(factory).parameters}
+    accepted = {k: v for k, v in provided.items() if k in takes}
     checked = pydantic.validate_call(config={"arbitrary_types_allowed": True})(factory)
     try:
         return checked(*given, **{**sets[part.preset], **part.options, **accepted})
