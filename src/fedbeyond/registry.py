@@ -46,6 +46,8 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "midog": "fedbeyond.data.known:midog",
         "gdrbench": "fedbeyond.data.known:gdrbench",
         "isic2019": "fedbeyond.data.known:isic2019",
+        "table": "fedbeyond.data.tables:table",
+        "heart": "fedbeyond.data.heart:heart",
     },
     "networks": {
         "convnet": "fedbeyond.nets:convnet",
