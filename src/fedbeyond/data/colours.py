@@ -42,7 +42,12 @@ def turn(x: Tensor, by: Tensor) -> Tensor:
     if x.shape[1] != 3:
         return x
     hue, saturation, value = hsv(x)
-    return rgb((hue + by[:, 0]) % 1, saturation, value)
+    return rgb(around(hue + by[:, 0]), saturation, value)
+
+
+def around(hue: Tensor) -> Tensor:
+    """Where on the circle a hue is, between 0 and 1 (`%` would do the same, several times slower)."""
+    return hue - hue.floor()
 
 
 def hsv(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,11 +62,11 @@ def hsv(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         torch.where(most == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
     )
     saturation = spread / torch.where(most == 0, torch.ones_like(most), most)
-    return (hue / 6) % 1, saturation, most
+    return around(hue / 6), saturation, most
 
 
 def rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     """The inverse of `hsv`: each channel by its distance on the circle of hues, from red, green and blue."""
-    channels = [((hue * 6 + shift) % 6) for shift in (5, 3, 1)]
+    channels = [6 * around(hue + shift / 6) for shift in (5, 3, 1)]
     parts = [value - value * saturation * torch.minimum(k, 4 - k).clamp(0, 1) for k in channels]
     return torch.stack(parts, 1)
