@@ -120,7 +120,9 @@ def report(
 
 @app.command("list")
 def list_shelf(
-    shelf: Annotated[str, typer.Argument(help="methods, wrappers, datasets, networks, optimizers or schedules.")] = "",
+    shelf: Annotated[
+        str, typer.Argument(help="methods, wrappers, datasets, networks, optimizers, schedules or transforms.")
+    ] = "",
 ) -> None:
     """Print what can be chosen, with options and presets."""
     from .plan import catalogue

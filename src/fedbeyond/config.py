@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields, is_dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.dataclasses import dataclass
@@ -22,6 +22,11 @@ def _spelling(value: object) -> object:
     return spelling.spell(spelling.parse(value)) if isinstance(value, str) else value
 
 
+def _spelling_or_none(value: object) -> object:
+    """`none` is a name here, also where it is read as a value, as after --set."""
+    return _spelling("none" if value is None else value)
+
+
 def _together(value: object) -> object:
     """Several domains left out at once are written as a list, and named with a plus between them."""
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
@@ -30,6 +35,7 @@ def _together(value: object) -> object:
 
 
 Spelling = Annotated[str, BeforeValidator(_spelling)]
+Choice = Annotated[str, BeforeValidator(_spelling_or_none)]
 Target = Annotated[str, BeforeValidator(_together)]
 Count = Annotated[int, Field(gt=0)]
 
@@ -47,6 +53,8 @@ class Train:
     label_skew: Annotated[float, Field(gt=0)] | None = None  # Dirichlet's concentration; None: labels spread evenly
     clients_per_round: Count | None = None  # None: all
     quorum: Count | None = None  # None: all but one, at least two
+    transform: Choice = "none"  # of training images, before the method's own
+    batchnorm: Literal["average", "local", "frozen"] = "average"
 
     def __post_init__(self) -> None:
         if self.label_skew is not None and self.clients_per_domain == 1:

@@ -6,15 +6,17 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from . import __version__, checkpoint, registry, results, tree
+from . import __version__, batchnorm, checkpoint, registry, results, tree
 from .checkpoint import storing
-from .config import Config
+from .config import Config, Train
+from .data.augment import chain
 from .data.domains import Domains
 from .data.site import Site, Split, derive
 from .data.splits import leave_out
@@ -23,7 +25,7 @@ from .evaluate import measure
 from .federation import Simulator, participants, play, start
 from .gate import Gate, Left
 from .method import Method
-from .nets import Networks, Task, read, write
+from .nets import Networks, Task, for_images, read, write
 from .results import RESULTS, TIMES, Line, selection
 from .server import Round
 from .tree import Tree
@@ -50,14 +52,14 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     """Put a run together without training anything."""
     registry.load_plugins(config.plugins)
     optimizer = registry.make_one("optimizers", config.optimizer)
-    method: Method = registry.build(config.method, optimizer=optimizer)
+    method = adapted(registry.build(config.method, optimizer=optimizer), config.train)
     network = registry.make_one("networks", config.network)
     domains = dataset(config.data)
     train = config.train
     sharing = (train.validation, config.seed, train.clients_per_domain, train.label_skew)
     data, tests = leave_out(domains, config.target, *sharing)
     shape = tuple(next(iter(tests.values()))[0].shape[1:])
-    nets = networks(method, Task(domains.classes, shape, network), config.seed, device)  # type: ignore[arg-type]
+    nets = networks(method, Task(domains.classes, shape, network), config.seed, device)
     settings: dict[str, Any] = {"batch_size": train.batch_size, "epochs": train.epochs, "rounds": train.rounds}
     settings |= {"schedule": registry.make_one("schedules", train.schedule)}
     settings |= {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}
@@ -65,6 +67,16 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
     gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, train.quorum)
     return Experiment(config, method, nets, Simulator(method.client, sites), gate, tests)
+
+
+def adapted(method: Method, train: Train) -> Method:
+    """The method under the run's own choices: what becomes of BatchNorm, and how training images vary."""
+    method = batchnorm.POLICIES[train.batchnorm](method)
+    if train.transform == "none":
+        return method
+    transform = registry.make_one("transforms", train.transform)
+    made = for_images(f"train.transform {train.transform}", method.networks)
+    return replace(method, augment=chain(transform, method.augment), networks=made)
 
 
 def networks(method: Method, task: Task, seed: int, device: str) -> Networks:

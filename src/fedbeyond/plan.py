@@ -55,7 +55,7 @@ def sites(config: Config, found: Domains | Outline) -> Iterator[str]:
     if isinstance(found, Outline):
         yield f"domains: {', '.join(found.domains)}"
         return
-    yield "domains (training / validation images):"
+    yield "domains (for training / for validation):"
     for name, (_, labels) in found.images.items():
         train, val = (len(y) for _, y in cut(found.images[name], config.train.validation, name, config.seed).values())
         yield f"  {name:16} {train:6,} / {val:,}   or unseen, all {len(labels):,}"
@@ -65,7 +65,8 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
     """Each method's size, and what leaves each site in each round."""
     shape = found.shape if isinstance(found, Outline) else _shape(found)
     for cell in cells:
-        method = registry.build(cell.method, optimizer=registry.make_one("optimizers", cell.optimizer))
+        optimizer = registry.make_one("optimizers", cell.optimizer)
+        method = experiment.adapted(registry.build(cell.method, optimizer=optimizer), cell.train)
         network = registry.make_one("networks", unloaded(cell.network))
         with torch.device("meta"):  # shapes are all that is needed
             nets = method.networks(Task(found.classes, shape, network))
@@ -99,9 +100,8 @@ def unloaded(network: str) -> str:
     return str(part._replace(options={key: value for key, value in part.options.items() if key != "weights"}))
 
 
-def _shape(domains: Domains) -> tuple[int, int, int]:
-    _, channels, height, width = next(iter(domains.images.values()))[0].shape
-    return channels, height, width
+def _shape(domains: Domains) -> tuple[int, ...]:
+    return tuple(next(iter(domains.images.values()))[0].shape[1:])
 
 
 def catalogue(shelf: str = "") -> str:

@@ -46,6 +46,8 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "midog": "fedbeyond.data.known:midog",
         "gdrbench": "fedbeyond.data.known:gdrbench",
         "isic2019": "fedbeyond.data.known:isic2019",
+        "table": "fedbeyond.data.tables:table",
+        "heart": "fedbeyond.data.heart:heart",
     },
     "networks": {
         "convnet": "fedbeyond.nets:convnet",
@@ -58,6 +60,9 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "vit_b_16": "fedbeyond.nets.vit:vit_b_16",
         "vit_b_32": "fedbeyond.nets.vit:vit_b_32",
         "mobilenet_v2": "fedbeyond.nets.mobilenet:mobilenet_v2",
+        "mlp": "fedbeyond.nets.mlp:mlp",
+        "timm": "fedbeyond.nets.installed:timm",
+        "torchvision": "fedbeyond.nets.installed:torchvision",
     },
     "optimizers": {
         "sgd": "fedbeyond.optimizers:sgd",
@@ -68,6 +73,10 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "constant": "fedbeyond.optimizers:constant",
         "cosine": "fedbeyond.optimizers:cosine",
         "step": "fedbeyond.optimizers:step",
+    },
+    "transforms": {
+        name: f"fedbeyond.data.transforms:{name}"
+        for name in ("none", "custom", "ga", "domainbed", "fedsb", "fedadg", "rsc", "fact", "ccst", "digits")
     },
 }
 
@@ -116,14 +125,17 @@ def make(shelf: str, part: Part, *given: Any, **provided: Any) -> Any:
 
     factory = find(shelf, part.name)
     sets = presets(factory)
-    if part.preset not in sets:
+    takes = inspect.signature(factory).parameters
+    if "preset" in takes:  # any name will do, and the factory is told which
+        sets, provided = {part.preset: {}}, provided | {"preset": part.preset}
+    elif part.preset not in sets:
         raise ConfigError(f"{part.name!r} has no preset {part.preset!r}; it has {', '.join(sets)}")
     settable = options(factory)
     for key in part.options:
         if key not in settable:
             has = ", ".join(f"{n}={spell_value(p.default)}" for n, p in settable.items()) or "none"
             raise ConfigError(f"{part.name!r} has no option {key!r}; {nearest(key, settable)} (its options: {has})")
-    accepted = {k: v for k, v in provided.items() if k in inspect.signature(factory).parameters}
+    accepted = {k: v for k, v in provided.items() if k in takes}
     checked = pydantic.validate_call(config={"arbitrary_types_allowed": True})(factory)
     try:
         return checked(*given, **{**sets[part.preset], **part.options, **accepted})

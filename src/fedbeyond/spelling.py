@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .errors import ConfigError
 
-PART = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?::(?P<preset>[\w-]+))?(?:\((?P<options>.*)\))?", re.DOTALL)
+PART = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?::(?P<preset>[\w.-]+))?(?:\((?P<options>.*)\))?", re.DOTALL)
 
 
 class Part(NamedTuple):

@@ -1,5 +1,6 @@
 """Data by domain: images and labels of each, over one list of classes; read from a folder of folders."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -15,10 +16,15 @@ ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".w
 
 
 class Domains(NamedTuple):
-    """What a dataset is: its classes, and the images (uint8, N x C x H x W) and labels of each domain."""
+    """What a dataset is: its classes, and the images (uint8, N x C x H x W) and labels of each domain.
+
+    Of tables, rows of features stand for images, and `complete` fills in what is missing in a split of a site, given
+    the site's training split.
+    """
 
     classes: tuple[str, ...]
     images: dict[str, Split]
+    complete: Callable[[Split, Split], Split] | None = None
 
 
 def folder(

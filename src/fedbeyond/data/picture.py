@@ -15,6 +15,8 @@ def draw(domains: Domains, path: Path, each: int = 3, least: int = 64) -> None:
     from PIL import Image, ImageDraw
 
     sample = next(iter(domains.images.values()))[0]
+    if sample.ndim != 4:
+        raise ConfigError(f"rows of {sample.shape[1]} features have no picture; data show is for images")
     times = max(1, -(-least // sample.shape[-1]))
     side, margin, top = sample.shape[-1] * times + 2, 90, 24
     width, height = margin + side * each * len(domains.classes), top + side * len(domains.images)

@@ -48,7 +48,13 @@ def leave_out(
         parts = shares(domains.images[domain], clients, skew, domain, seed)
         for name, split in parts.items():
             sites[name] = cut(split, validation, name, seed)
-    return sites, {name: domains.images[name] for name in unseen_domains(target)}
+    unseen = {name: domains.images[name] for name in unseen_domains(target)}
+    if domains.complete is None:
+        return sites, unseen
+    filled = {
+        name: {kind: domains.complete(part, own["train"]) for kind, part in own.items()} for name, own in sites.items()
+    }
+    return filled, {name: domains.complete(split, split) for name, split in unseen.items()}
 
 
 def shares(split: Split, clients: int, skew: float | None, domain: str, seed: int) -> dict[str, Split]:

@@ -14,10 +14,12 @@ from pydantic import Field
 
 from ..data.augment import amplitude_mix, chain, repaint
 from ..method import Method
+from ..nets import for_images
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def am(method: Method, strength: Share = 1.0, chance: Share = 0.5) -> Method:
     """Images with amplitudes mixed among a site's own (a batch at a time, with some chance), on top of any method."""
-    return replace(method, augment=chain(method.augment, repaint(amplitude_mix(strength, chance))))
+    mix = repaint(amplitude_mix(strength, chance))
+    return replace(method, augment=chain(method.augment, mix), networks=for_images("am", method.networks))

@@ -22,7 +22,7 @@ from ..data.site import Site
 from ..errors import ConfigError
 from ..losses import cross_entropy
 from ..method import Method
-from ..nets import Classifier, classifier, guided, read
+from ..nets import Classifier, classifier, for_images, guided, read
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..tree import Tree
@@ -76,12 +76,13 @@ def fedgca(
         corrected = tree.sub(model["params"], tree.scale(1 / alpha, dual)) if alpha else model["params"]  # line 14
         return {"model": model if output == "mean" else model | {"params": corrected}, "start": corrected, "dual": dual}
 
+    nets = guided if agreeing and (pg or mg) else classifier
     return Method(
         client=training(*terms, optimizer=optimizer, init=no_dual, finish=new_dual),
         server=Server(with_dual, round),
         weighting=uniform,
         augment=augment.views(style, views) if views else augment.plain,  # X+
-        networks=guided if agreeing and (pg or mg) else classifier,
+        networks=for_images("fedgca", nets) if views or (agreeing and m) else nets,
     )
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ..client import Client, descend, nothing, stepper
 from ..data.site import Site
 from ..method import Method, parameters
-from ..nets import Classifier, Networks, Task, read, write
+from ..nets import Classifier, Networks, Task, for_images, read, write
 from ..nets.fcn import Fcn
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
@@ -92,7 +92,7 @@ def ndag(
         client=Client(nothing, {"train": train}),
         server=Server(begin, round),
         weighting=uniform,
-        networks=networks,
+        networks=for_images("ndag", networks),
         shared=shared,
         sends={"train": promised},
     )

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from ..data import augment
 from ..method import Method
+from ..nets import for_images
 
 
 def rc(
@@ -28,4 +29,5 @@ def rc(
         raise ValueError(f"sizes={list(sizes)} does not fit: kernels have odd sizes, as in sizes=[1, 3, 5, 7]")
     paint = augment.rand_conv(sizes, mix=mix)
     own = augment.views(paint, views) if views else augment.repaint(paint)
-    return replace(method, augment=augment.chain(method.augment, own))
+    networks = for_images("rc", method.networks)
+    return replace(method, augment=augment.chain(method.augment, own), networks=networks)

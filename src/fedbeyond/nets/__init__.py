@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ..errors import ConfigError
 from ..tree import Tree
 
 
@@ -16,7 +17,7 @@ class Task(NamedTuple):
     """What is to be learnt, and with which kind of classifier."""
 
     classes: tuple[str, ...]
-    shape: tuple[int, int, int]  # channels, height, width
+    shape: tuple[int, ...]  # channels, height and width of images; of tables, how many features
     network: Callable[["Task"], "Classifier"]
 
 
@@ -57,6 +58,7 @@ def convnet(width: Annotated[int, Field(gt=0)] = 16) -> Callable[[Task], Classif
     """Four 3x3 convolutions with BatchNorm: small enough for a laptop, deep enough to tell methods apart."""
 
     def build(task: Task) -> Classifier:
+        require_images(task, "convnet")
         channels = (task.shape[0], width, 2 * width, 4 * width, 4 * width)
         body = nn.Sequential()
         for depth, (wide, wider) in enumerate(pairwise(channels)):
@@ -70,16 +72,38 @@ def convnet(width: Annotated[int, Field(gt=0)] = 16) -> Callable[[Task], Classif
     return build
 
 
+def require_images(task: Task, name: str, instead: str = "mlp") -> None:
+    """Refuse tables, for a network or a method that needs images."""
+    if len(task.shape) != 3:
+        raise ConfigError(f"{name} is for images, these data are rows of {task.shape[0]} features; take {instead}")
+
+
+def for_images(name: str, networks: Callable[[Task], Networks]) -> Callable[[Task], Networks]:
+    """The same networks, refused where the data are no images: a method says so before anything is trained."""
+
+    def checked(task: Task) -> Networks:
+        require_images(task, name, "a method without it")
+        return networks(task)
+
+    return checked
+
+
 def classifier(task: Task) -> Networks:
     """What most methods need: one classifier."""
     return {"model": task.network(task)}
 
 
+def norms(net: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._BatchNorm]]:
+    """The BatchNorm layers of a network, whatever they are called."""
+    for name, part in net.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            yield name, part
+
+
 @contextmanager
 def resting(*nets: nn.Module) -> Iterator[None]:
     """Networks that train without their running statistics taking note of it."""
-    norms = [part for net in nets for part in net.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    awake = [part for part in norms if part.track_running_stats]
+    awake = [part for net in nets for _, part in norms(net) if part.track_running_stats]
     for part in awake:
         part.track_running_stats = False
     try:

@@ -7,22 +7,24 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..errors import ConfigError, MissingError
-from . import Classifier, Task
+from . import Classifier, Task, require_images
 
-# an image in -1..1, times SCALE, plus SHIFT, is ImageNet's (image in 0..1 - mean) / std
+Three = tuple[float, float, float]
+
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SCALE = tuple(0.5 / std for std in STD)
-SHIFT = tuple((0.5 - mean) / std for mean, std in zip(MEAN, STD, strict=True))
 NAMED = 3  # names that an error message lists
 
 
-def normalised(x: Tensor) -> Tensor:
-    """Images in -1..1 as networks trained on ImageNet expect them."""
-    return x * x.new_tensor(SCALE).view(3, 1, 1) + x.new_tensor(SHIFT).view(3, 1, 1)
+def normalised(x: Tensor, mean: Three = MEAN, std: Three = STD) -> Tensor:
+    """Images in -1..1 as networks trained on ImageNet expect them: in 0..1, less `mean`, over `std`."""
+    scale = [0.5 / spread for spread in std]
+    shift = [(0.5 - middle) / spread for middle, spread in zip(mean, std, strict=True)]
+    return x * x.new_tensor(scale).view(3, 1, 1) + x.new_tensor(shift).view(3, 1, 1)
 
 
 def require_colours(task: Task, name: str) -> None:
     """Refuse images that a network made for ImageNet cannot take."""
+    require_images(task, name)
     if task.shape[0] != 3:
         raise ConfigError(f"{name} takes images of 3 channels, these have {task.shape[0]}; take convnet for them")
 
