@@ -157,7 +157,7 @@ def shares(
             for mine, more in zip(held, np.split(index, cuts), strict=True):
                 mine.extend(more.tolist())
         rows = [np.flatnonzero(np.isin(unit, mine)) for mine in held]
-        if min(map(len, rows)) >= FEWEST:
+        if min(map(len, rows)) >= FEWEST and min(map(len, held)) > 1:  # two units: one for each side
             width = len(str(clients - 1))
             return {f"{domain}-{i:0{width}}": some for i, some in enumerate(rows)}
     raise DataError(
