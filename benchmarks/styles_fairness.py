@@ -13,10 +13,12 @@ import json
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
 import torch
 
 from fedbeyond.config import Config, Train
-from fedbeyond.data.site import Site, Split
+from fedbeyond.data.division import taken
+from fedbeyond.data.site import Site
 from fedbeyond.data.splits import cut
 from fedbeyond.evaluate import measure
 from fedbeyond.experiment import dataset, networks, prepare
@@ -37,8 +39,12 @@ def pooled(seed: int) -> float:
     domains, config = dataset("styles"), Config()
     method = build("fedavg", optimizer=make_one("optimizers", config.optimizer))
     nets = networks(method, Task(domains.classes, (3, 32, 32), convnet()), seed, "cpu")
-    parts = [cut(split, config.train.validation, name, seed) for name, split in domains.images.items()]
-    (x, y), train = joined(parts, "val"), joined(parts, "train")
+    cuts = {
+        name: cut(np.arange(len(y)), float(config.train.validation), name, seed)
+        for name, (_, y) in domains.images.items()
+    }
+    train, (held, y) = (taken(domains, {name: both[side] for name, both in cuts.items()}) for side in (0, 1))
+    x = held[:]
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     choose, test = ((x[half], y[half]) for half in order.chunk(2))
     site = Site("all", {"train": train, "val": choose}, nets, batch_size=config.train.batch_size, seed=seed)
@@ -50,10 +56,6 @@ def pooled(seed: int) -> float:
         net = write(nets["model"], state["server"]["model"])
         found.append((measure(net, choose)["accuracy"].item(), measure(net, test)["accuracy"].item()))
     return max(found)[1]
-
-
-def joined(parts: list[dict[str, Split]], name: str) -> Split:
-    return torch.cat([part[name][0] for part in parts]), torch.cat([part[name][1] for part in parts])
 
 
 def left_out(target: str, seed: int) -> tuple[float, float]:

@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import hypothesis
 import pytest
 import torch
@@ -5,6 +7,14 @@ import torch
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("steady")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Images are decoded into a folder of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDBEYOND_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

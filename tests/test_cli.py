@@ -113,6 +113,17 @@ def test_data_show_writes_a_picture(call, tmp_path):
     assert code == 0 and "sketch: 20 images of 7 classes" in out and (tmp_path / "grid.png").stat().st_size > 10_000
 
 
+def test_a_split_is_written_and_used(call, tmp_path):
+    grid = ["--set", "target=photo", "--set", "train.clients_per_domain=2"]
+    code, out, _ = call("data", "split", *SMALL, *grid, "--out", tmp_path / "split.json")
+    assert code == 0 and f"{tmp_path / 'split.json'}: 6 clients, photo unseen; use it with" in out
+    use = ["--set", f"train.split={tmp_path / 'split.json'}"]
+    code, out, _ = call("check", *SMALL, "--set", "target=photo", *use)
+    assert code == 0 and "  sketch-1 " in out and "  photo            unseen, all " in out
+    code, _, err = call("check", *SMALL, "--set", "target=photo", *use, "--set", "data=styles(share=0.04)")
+    assert code == 2 and "split.json was made for other data: 'cartoon' has" in err
+
+
 def test_a_plugin_brings_a_method_of_ones_own(call, tmp_path):
     plugin = tmp_path / "mine.py"
     plugin.write_text(
@@ -178,7 +189,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(case, call, tmp_path, monkeypatch
 
 def test_one_domain_is_told(call, tmp_path):
     code, _, err = call("run", "-t", "a", "--set", folder(tmp_path, {"a": ("x", "y")}))
-    assert code == 2 and "1 domain found (a)" in err and err.count("\n") == 1
+    decoding, *told = err.splitlines()
+    assert code == 2 and decoding.startswith("decoding a: ") and len(told) == 1 and "1 domain found (a)" in told[0]
 
 
 def test_a_domain_without_a_class_is_told(call, tmp_path):

@@ -7,9 +7,10 @@ import torch
 
 from fedbeyond import experiment, registry
 from fedbeyond.config import Config, Train
+from fedbeyond.data.division import hand_out, taken
 from fedbeyond.data.heart import heart
 from fedbeyond.data.picture import draw
-from fedbeyond.data.splits import leave_out
+from fedbeyond.data.splits import Rules, divide
 from fedbeyond.data.tables import complete, table
 from fedbeyond.errors import ConfigError, DataError, MissingError
 from fedbeyond.plan import plan
@@ -82,7 +83,7 @@ def sites(tmp_path, shift=0.0):
 
 def test_each_site_uses_its_own_training_rows_and_the_unseen_site_its_own_rows(tmp_path):
     found = table(str(sites(tmp_path, shift=100.0)), label="y", site="site")
-    held, unseen = leave_out(found, "t", 0.2, 0)
+    held, unseen = hand_out(found, divide(found, "t", 0, Rules(validation=0.2)))
     for site in "ns":
         rows = held[site]["train"][0]
         assert abs(float(rows[:, 0].mean())) < 1e-5 and float(rows[:, 0].std(correction=0)) == pytest.approx(1)
@@ -94,8 +95,10 @@ def test_each_site_uses_its_own_training_rows_and_the_unseen_site_its_own_rows(t
 
 def test_validation_rows_do_not_change_what_training_rows_become(tmp_path):
     found = table(str(sites(tmp_path)), label="y", site="site")
-    before = leave_out(found, "t", 0.2, 0)[0]["n"]
-    raw = leave_out(found._replace(complete=None), "t", 0.2, 0)[0]["n"]
+    divided = divide(found, "t", 0, Rules(validation=0.2))
+    before = hand_out(found, divided)[0]["n"]
+    rows = {"train": divided.clients["n"].train, "val": divided.clients["n"].val}
+    raw = {kind: (x[:], y) for kind, (x, y) in ((kind, taken(found, some)) for kind, some in rows.items())}
     changed = raw["val"][0] * 1000, raw["val"][1]
     assert torch.equal(found.complete(raw["train"], raw["train"])[0], before["train"][0])
     assert not torch.equal(found.complete(changed, raw["train"])[0], before["val"][0])

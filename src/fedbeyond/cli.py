@@ -144,3 +144,17 @@ def show(
     for domain, (_, labels) in domains.images.items():
         print(f"{domain}: {len(labels):,} images of {len(domains.classes)} classes")
     print(f"picture: {out}")
+
+
+@data.command()
+def split(
+    config: ConfigFile = None,
+    settings: Settings = [],  # noqa: B006
+    out: Annotated[str, typer.Option(help="The file to write; {target} and {seed} are filled in.")] = "split.json",
+) -> None:
+    """Write down which images each client trains and validates on and which are unseen, to share and use again."""
+    from .config import load
+    from .plan import write_splits
+
+    for line in write_splits(load(config, settings), out):
+        print(line)

@@ -34,10 +34,21 @@ def _together(value: object) -> object:
     return value
 
 
+def _share(value: object) -> object:
+    if value == "field" or (isinstance(value, int | float) and 0 < value < 1):
+        return value
+    raise ValueError("give a share between 0 and 1, or 'field' for the field's own split")
+
+
 Spelling = Annotated[str, BeforeValidator(_spelling)]
 Choice = Annotated[str, BeforeValidator(_spelling_or_none)]
 Target = Annotated[str, BeforeValidator(_together)]
 Count = Annotated[int, Field(gt=0)]
+
+
+SAID_BY_SPLIT = ("validation", "clients_per_domain", "label_skew", "mixing", "disjoint", "target_part")
+# keys younger than runs that are kept: unset, they do not count
+LATER = ("target_part", "mixing", "disjoint", "split", "transform", "batchnorm")
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
@@ -48,17 +59,32 @@ class Train:
     epochs: Count = 1
     batch_size: Count = 32
     schedule: Spelling = "constant"  # of the learning rate, over rounds
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share of each source domain kept for validation
+    validation: Annotated[float | Literal["field"], BeforeValidator(_share)] = 0.1  # share kept, or the field's own
     clients_per_domain: Count = 1
     label_skew: Annotated[float, Field(gt=0)] | None = None  # Dirichlet's concentration; None: labels spread evenly
     clients_per_round: Count | None = None  # None: all
     quorum: Count | None = None  # None: all but one, at least two
     transform: Choice = "none"  # of training images, before the method's own
     batchnorm: Literal["average", "local", "frozen"] = "average"
+    target_part: Literal["whole", "test"] = "whole"  # of the unseen domain; test: the field's own test part
+    mixing: Annotated[float, Field(ge=0, le=1)] = 0.0  # 0: one domain a client; 1: an even mix of all
+    disjoint: Literal["groups"] | None = None  # images of a patient, case or slide stay together
+    split: str | None = None  # a file that says who holds what; {target} and {seed} are filled in
 
     def __post_init__(self) -> None:
+        given = [name for name in SAID_BY_SPLIT if getattr(self, name) != getattr(Train, name)]
+        if self.split is not None and given:
+            raise ValueError(f"the file {self.split!r} says who holds what; leave out {', '.join(given)}, or split")
+        if self.disjoint and self.validation == "field":
+            raise ValueError("the field's own split cannot be changed; leave out disjoint, or give validation a share")
         if self.label_skew is not None and self.clients_per_domain == 1:
             raise ValueError("label_skew spreads a domain's labels over its clients; set clients_per_domain as well")
+
+    @property
+    def plain(self) -> bool:
+        """Whether each domain that takes part is one client, and each other one unseen as a whole."""
+        keys = ("split", "clients_per_domain", "mixing", "disjoint", "target_part")
+        return all(getattr(self, key) == getattr(Train, key) for key in keys)
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
@@ -87,11 +113,23 @@ class Config:
     def identity(self) -> dict[str, Any]:
         """What makes this run this run, for comparing and for writing down."""
         plugins = [f"{plugin} {_digest(plugin)}" if plugin.endswith(".py") else plugin for plugin in self.plugins]
-        return {key: value for key, value in asdict(self).items() if key != "bench"} | {"plugins": plugins}
+        train = {k: v for k, v in asdict(self.train).items() if k not in LATER or v != getattr(Train, k)}
+        if path := self.split_file():
+            train["split"] = f"{self.train.split} {_digest(str(path))}"
+        kept = {key: value for key, value in asdict(self).items() if key != "bench"}
+        return kept | {"train": train, "plugins": plugins}
+
+    def split_file(self) -> Path | None:
+        """The file that says who holds what in this run, if one does."""
+        if self.train.split is None:
+            return None
+        return Path(self.train.split.replace("{target}", str(self.target)).replace("{seed}", str(self.seed)))
 
     def setting(self) -> str:
         """A digest of all that runs must have in common to stand in one table."""
         common = {key: value for key, value in self.identity().items() if key not in ("method", "target", "seed")}
+        if self.train.split is not None:  # by name: its contents may depend on target and seed
+            common["train"] |= {"split": self.train.split}
         return sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:8]
 
 

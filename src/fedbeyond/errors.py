@@ -22,7 +22,7 @@ class FederationError(FedbeyondError):
 
 
 class StorageError(FedbeyondError):
-    """A run's folder cannot be read or written."""
+    """A run's folder, or the cache of decoded images, cannot be read or written."""
 
 
 class BusyError(StorageError):

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .data.images import Split
+
 AT_ONCE = 512  # images in one evaluation step
 
 
@@ -13,7 +15,7 @@ def pixels(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure(net: nn.Module, split: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+def measure(net: nn.Module, split: Split) -> dict[str, Tensor]:
     """Mean cross-entropy and the share of right answers, as scalars."""
     images, labels = split
     device = next(net.parameters()).device

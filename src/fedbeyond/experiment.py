@@ -16,10 +16,12 @@ import torch
 from . import __version__, batchnorm, checkpoint, registry, results, tree
 from .checkpoint import storing
 from .config import Config, Train
+from .data import saved
 from .data.augment import chain
-from .data.domains import Domains
-from .data.site import Site, Split, derive
-from .data.splits import leave_out
+from .data.division import Division, hand_out
+from .data.images import Domains, Split
+from .data.site import Site, derive
+from .data.splits import Rules, divide
 from .errors import BusyError, ConfigError, StorageError
 from .evaluate import measure
 from .federation import Simulator, participants, play, start
@@ -40,12 +42,24 @@ class Experiment(NamedTuple):
     federation: Simulator
     gate: Gate
     tests: dict[str, Split]  # the unseen domains
+    homes: dict[str, str]  # the domain that each client stands for
 
 
 @lru_cache(maxsize=2)
 def dataset(spelled: str) -> Domains:
     """A dataset by its spelling, read once for all the runs of a process."""
     return registry.make_one("datasets", spelled)  # type: ignore[no-any-return]
+
+
+def division(config: Config, domains: Domains) -> Division:
+    """Who holds what in a run: as its file says, or as its rules make it."""
+    train, path = config.train, config.split_file()
+    if path is not None:
+        return saved.load(path, domains, config.target)
+    rules = Rules(
+        train.validation, train.clients_per_domain, train.label_skew, train.mixing, train.disjoint, train.target_part
+    )
+    return divide(domains, config.target, config.seed, rules)
 
 
 def prepare(config: Config, device: str = "cpu") -> Experiment:
@@ -56,17 +70,18 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     network = registry.make_one("networks", config.network)
     domains = dataset(config.data)
     train = config.train
-    sharing = (train.validation, config.seed, train.clients_per_domain, train.label_skew)
-    data, tests = leave_out(domains, config.target, *sharing)
+    divided = division(config, domains)
+    data, tests = hand_out(domains, divided)
     shape = tuple(next(iter(tests.values()))[0].shape[1:])
     nets = networks(method, Task(domains.classes, shape, network), config.seed, device)
     settings: dict[str, Any] = {"batch_size": train.batch_size, "epochs": train.epochs, "rounds": train.rounds}
     settings |= {"schedule": registry.make_one("schedules", train.schedule)}
     settings |= {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}
     sites = [Site(name, splits, nets, **settings) for name, splits in data.items()]
+    homes = {name: holding.domain for name, holding in divided.clients.items()}
     shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
     gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, train.quorum)
-    return Experiment(config, method, nets, Simulator(method.client, sites), gate, tests)
+    return Experiment(config, method, nets, Simulator(method.client, sites), gate, tests, homes)
 
 
 def adapted(method: Method, train: Train) -> Method:
@@ -201,8 +216,8 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
     scores: dict[str, Any] = {}
     for name, site in experiment.federation.sites.items():
         scores[name] = {"val": _numbers(net, site.data["val"])}
-        if config.train.clients_per_domain > 1:
-            scores[name] |= {"domain": name.rpartition("-")[0], "images": len(site.data["val"][1])}
+        if experiment.homes[name] != name:  # one of several clients
+            scores[name] |= {"domain": experiment.homes[name], "images": len(site.data["val"][1])}
     scores |= {name: {"test": _numbers(net, split)} for name, split in experiment.tests.items()}
     numbers = told(state["weighting"]) | told(state["server"])
     return {

@@ -2,13 +2,18 @@
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from . import experiment, registry, tree
 from .bench import grid, require_methods
-from .config import Config
-from .data.domains import Domains
+from .config import Config, Train
+from .data import saved
+from .data.division import count
+from .data.images import Domains
 from .data.known import Outline, outline
 from .data.splits import cut
 from .errors import ConfigError, MissingError
@@ -29,7 +34,7 @@ def plan(config: Config) -> str:
     targets = list(dict.fromkeys(str(cell.target) for cell in runs))
     lines.append(f"methods: {', '.join(methods)}")
     lines.append(f"targets: {', '.join(targets)}; seeds: {', '.join(map(str, dict.fromkeys(c.seed for c in runs)))}")
-    lines += ["", *sites(config, found)]
+    lines += ["", *sites(runs, found)]
     for told in leaving([next(cell for cell in runs if cell.method == method) for method in methods], found):
         lines += ["", *told]
     return "\n".join(lines) + "\n"
@@ -46,19 +51,55 @@ def look(spelled: str) -> tuple[Domains | Outline, str]:
         return known, f"data: not found ({error}); planned from what is known of {known.name}"
 
 
-def sites(config: Config, found: Domains | Outline) -> Iterator[str]:
-    """The domains, and how many images each has for what."""
-    many, skew = config.train.clients_per_domain, config.train.label_skew
-    if many > 1:
-        how = f"with label_skew {skew}" if skew else "labels evenly"
-        yield f"each domain that takes part is shared out to {many} sites, {how}"
+def sites(runs: list[Config], found: Domains | Outline) -> Iterator[str]:
+    """The domains or clients, and how many images each has for what."""
+    config = runs[0]
+    train = config.train
+    if train.clients_per_domain > 1:
+        how = f"with label_skew {train.label_skew}" if train.label_skew else "labels evenly"
+        yield f"each domain that takes part is shared out to {train.clients_per_domain} sites, {how}"
     if isinstance(found, Outline):
         yield f"domains: {', '.join(found.domains)}"
-        return
-    yield "domains (for training / for validation):"
-    for name, (_, labels) in found.images.items():
-        train, val = (len(y) for _, y in cut(found.images[name], config.train.validation, name, config.seed).values())
-        yield f"  {name:16} {train:6,} / {val:,}   or unseen, all {len(labels):,}"
+    elif train.plain and train.validation != "field":
+        yield "domains (training / validation images):"
+        for name, (_, labels) in found.images.items():
+            own, val = cut(np.arange(len(labels)), train.validation, name, config.seed)
+            yield f"  {name:16} {len(own):6,} / {len(val):,}   or unseen, all {len(labels):,}"
+    else:
+        yield from clients(config, found)
+
+
+def clients(config: Config, found: Domains) -> Iterator[str]:
+    """The clients of a run by name, and what each holds."""
+    divided = experiment.division(config, found)
+    yield f"clients (training / validation images) with {config.target} unseen, seed {config.seed}:"
+    for name, holding in divided.clients.items():
+        mixed = {domain: len(rows) for domain, rows in holding.train.items()}
+        told = f"   of {', '.join(f'{domain} {many:,}' for domain, many in mixed.items())}" if len(mixed) > 1 else ""
+        yield f"  {name:16} {count(holding.train):6,} / {count(holding.val):,}{told}"
+    for domain, rows in divided.tests.items():
+        whole = len(found.images[domain][1])
+        yield f"  {domain:16} unseen, {f'all {whole:,}' if len(rows) == whole else f'{len(rows):,} of {whole:,}'}"
+
+
+def write_splits(config: Config, out: str) -> Iterator[str]:
+    """Write who holds what in each run of a configuration that differs in that; a line for each file."""
+    found = experiment.dataset(config.data)
+    cells = {(cell.target, cell.seed): cell for cell in grid(config, found.images)}
+    written: dict[Path, Config] = {}
+    for cell in cells.values():
+        path = replace(cell, train=replace(Train(), split=out)).split_file() or Path(out)
+        if path in written:
+            raise ConfigError(
+                f"{out}: {len(cells)} splits are to be written and their names do not differ; choose one with "
+                f"--set target=... --set seed=..., or call them '{{target}}-{{seed}}.json'"
+            )
+        written[path] = cell
+    for path, cell in written.items():
+        divided = experiment.division(cell, found)
+        saved.save(path, divided, found, str(cell.target))
+        many = f"{len(divided.clients)} client{'s' if len(divided.clients) > 1 else ''}"
+        yield f"{path}: {many}, {cell.target} unseen; use it with --set train.split={out}"
 
 
 def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]]:

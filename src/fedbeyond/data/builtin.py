@@ -3,7 +3,7 @@
 import torch
 
 from . import styles as drawn
-from .domains import Domains
+from .images import Domains
 
 
 def styles(size: int = 32, share: float = 1.0, seed: int = 0) -> Domains:

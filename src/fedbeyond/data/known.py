@@ -13,7 +13,9 @@ from pydantic import Field
 
 from ..errors import DataError, MissingError
 from ..spelling import parse
-from .domains import Domains, listing, read
+from .cache import load
+from .domains import Domains, listing, records
+from .listing import Listing
 
 Size = Annotated[int, Field(gt=0)]
 Names = tuple[str, ...]
@@ -185,11 +187,11 @@ def find(name: str, known: Known, root: str, size: int) -> Domains:
     files = {domain: listing(places[domain]) for domain in known.domains}
     if not known.classes:
         known = known._replace(classes=_together(files.values()))
-    images = {}
+    found = {}
     for domain in known.domains:
         by_class = _by_class(places[domain], files[domain], known)
-        images[domain] = read(by_class, known.classes, size, domain)
-    return Domains(known.classes, images)
+        found[domain] = records(places[domain], by_class, known.classes)
+    return load(Listing(known.classes, found, "domain/class/image"), size)
 
 
 def _by_class(domain: Path, files: dict[str, list[Path]], known: Known) -> dict[str, list[Path]]:

@@ -7,7 +7,7 @@ import torch
 
 from ..checkpoint import storing
 from ..errors import ConfigError
-from .domains import Domains
+from .images import Domains
 
 
 def draw(domains: Domains, path: Path, each: int = 3, least: int = 64) -> None:

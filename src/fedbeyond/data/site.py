@@ -11,9 +11,8 @@ from ..nets import Networks, write
 from ..optimizers import Schedule, constant
 from ..tree import Tree
 from .augment import Augment, Batch, plain
+from .images import Split as Split
 from .samplers import Sampler, shuffled
-
-Split = tuple[Tensor, Tensor]  # images (uint8, or floats that are ready) and labels
 
 
 def derive(*parts: object) -> int:

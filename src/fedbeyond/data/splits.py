@@ -1,13 +1,33 @@
-"""Who holds what: some domains are left out and never looked at in training, the others are shared out to sites."""
+"""Who holds what: some domains are left out and never looked at in training, the others are shared out to clients."""
+
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from ..errors import ConfigError, DataError
-from .domains import Domains
-from .site import Split, derive
+from .division import Division, Holding, Rows, everything
+from .images import Domains
+from .mixing import mix, nearest
+from .site import derive
 
 FEWEST = 4  # images that a client needs: some to train on, one to validate with
+
+Array = np.ndarray
+
+
+class Rules(NamedTuple):
+    """How the images of the domains that take part are shared out, and which of the others are unseen."""
+
+    validation: float | Literal["field"] = 0.1  # a share, or the field's own
+    clients: int = 1  # of each domain
+    skew: float | None = None  # Dirichlet's concentration; None: labels spread evenly
+    mixing: float = 0.0  # share of each client's images that is swapped with the other clients'
+    disjoint: Literal["groups"] | None = None  # what stays together
+    target_part: Literal["whole", "test"] = "whole"
+
+
+PLAIN = Rules()
 
 
 def sources(names: list[str], target: str | None) -> list[str]:
@@ -31,62 +51,154 @@ def unseen_domains(target: str | None) -> tuple[str, ...]:
     return tuple(target.split("+")) if target else ()
 
 
-def leave_out(
-    domains: Domains,
-    target: str | None,
-    validation: float,
-    seed: int,
-    clients: int = 1,
-    skew: float | None = None,
-) -> tuple[dict[str, dict[str, Split]], dict[str, Split]]:
-    """The sites' data, each with a `train` and a `val` split; and the whole of each domain that is left out.
+def divide(domains: Domains, target: str | None, seed: int, rules: Rules = PLAIN) -> Division:
+    """Which rows each client trains and validates on, and which are unseen.
 
-    A domain is one site, or `clients` of them, among whom its labels are spread evenly or with a Dirichlet `skew`.
+    A domain is one client, or several, among whom its labels are spread evenly or with a Dirichlet skew; then clients
+    swap images as far as `mixing` says; then each keeps some for validation.
     """
-    sites = {}
-    for domain in sources(sorted(domains.images), target):
-        parts = shares(domains.images[domain], clients, skew, domain, seed)
-        for name, split in parts.items():
-            sites[name] = cut(split, validation, name, seed)
-    unseen = {name: domains.images[name] for name in unseen_domains(target)}
-    if domains.complete is None:
-        return sites, unseen
-    filled = {
-        name: {kind: domains.complete(part, own["train"]) for kind, part in own.items()} for name, own in sites.items()
-    }
-    return filled, {name: domains.complete(split, split) for name, split in unseen.items()}
+    own = sources(sorted(domains.images), target)
+    table = Table.of(domains, own, rules)
+    held, homes = {}, {}
+    for place, domain in enumerate(own):
+        rows = np.flatnonzero((table.domain == place) & (table.fold != UNUSED))
+        for name, some in shares(table.label[rows], rules.clients, rules.skew, domain, seed, table.unit[rows]).items():
+            held[name], homes[name] = rows[some], domain
+    if rules.mixing:
+        held = mix(held, table.unit, table.domain, table.label, rules.mixing, seed)
+    clients = {}
+    for name, rows in held.items():
+        if rules.validation == "field":
+            train, val = by_field(table.fold[rows], name)
+        else:
+            train, val = cut(table.unit[rows], rules.validation, name, seed)
+        clients[name] = Holding(homes[name], table.by_domain(own, rows[train]), table.by_domain(own, rows[val]))
+    whole = rules.target_part == "whole"
+    unseen = unseen_domains(target)
+    tests = {name: everything(domains, name) if whole else fold(domains, name, "test") for name in unseen}
+    return Division(clients, tests)
 
 
-def shares(split: Split, clients: int, skew: float | None, domain: str, seed: int) -> dict[str, Split]:
-    """A domain's images shared out among clients; each class by proportions of its own if there is a `skew`."""
+UNUSED, TRAIN, VAL = -1, 0, 1
+
+
+class Table(NamedTuple):
+    """All images of the domains that take part, one after another, and what decides where each goes."""
+
+    domain: Array  # place in the list of domains
+    row: Array
+    label: Array
+    unit: Array  # images of one unit stay together
+    fold: Array
+
+    @classmethod
+    def of(cls, domains: Domains, own: list[str], rules: Rules) -> "Table":
+        """The images of the domains `own`."""
+        columns: list[list[Array]] = [[], [], [], [], []]
+        units = 0
+        for place, domain in enumerate(own):
+            row = everything(domains, domain)
+            unit = row if rules.disjoint is None else grouped(domains, domain)
+            part = np.full(len(row), TRAIN)
+            if rules.validation == "field":
+                part[:] = UNUSED
+                part[fold(domains, domain, "train")], part[fold(domains, domain, "val")] = TRAIN, VAL
+            label = domains.images[domain][1].numpy()
+            for column, more in zip(columns, (np.full(len(row), place), row, label, unit + units, part), strict=True):
+                column.append(more)
+            units += int(unit.max(initial=-1)) + 1
+        return cls(*(np.concatenate(column) for column in columns))
+
+    def by_domain(self, own: list[str], index: Array) -> Rows:
+        """Some images as rows of their domains."""
+        places = self.domain[index]
+        return {own[place]: self.row[index[places == place]] for place in np.unique(places)}
+
+
+def grouped(domains: Domains, domain: str) -> Array:
+    """The number of each image's group."""
+    groups = domains.note(domain).groups
+    if not groups:
+        raise DataError(
+            f"train.disjoint = 'groups' keeps the images of a patient, case or slide together, and nothing says which "
+            f"images of {domain!r} belong together; leave train.disjoint out, or use data that say it"
+        )
+    return np.unique(np.array(groups), return_inverse=True)[1]
+
+
+def fold(domains: Domains, domain: str, part: str) -> Array:
+    """The rows of a part of the field's own split."""
+    folds = domains.note(domain).folds
+    if not len(folds.get(part, ())):
+        has = f"its parts are {', '.join(folds)}" if folds else "it comes with no split"
+        instead = "train.target_part = 'whole'" if part == "test" else "a share, as in train.validation = 0.1"
+        raise DataError(f"domain {domain!r} has no {part!r} part of the field's own: {has}; take {instead}")
+    return np.asarray(folds[part])
+
+
+def shares(
+    labels: Array, clients: int, skew: float | None, domain: str, seed: int, units: Array | None = None
+) -> dict[str, Array]:
+    """A domain's rows shared out among clients; each class by proportions of its own if there is a `skew`.
+
+    Rows of one unit go to one client; a unit counts for the class that most of its rows have.
+    """
     if clients == 1:
-        return {domain: split}
-    x, y = split
+        return {domain: np.arange(len(labels))}
+    unit = np.arange(len(labels)) if units is None else np.unique(units, return_inverse=True)[1]
+    common = majority(unit, labels)
     rng = np.random.default_rng(derive(seed, "shares", domain))
     for _ in range(1000):
         held: list[list[int]] = [[] for _ in range(clients)]
-        for label in range(int(y.max()) + 1):
-            index = rng.permutation(torch.nonzero(y == label).flatten().numpy())
+        for label in range(int(labels.max()) + 1):
+            index = rng.permutation(np.flatnonzero(common == label))
             parts = np.full(clients, 1 / clients) if skew is None else rng.dirichlet(np.full(clients, skew))
             cuts = np.round(np.cumsum(parts)[:-1] * len(index)).astype(int)
             for mine, more in zip(held, np.split(index, cuts), strict=True):
                 mine.extend(more.tolist())
-        if min(map(len, held)) >= FEWEST:
+        rows = [np.flatnonzero(np.isin(unit, mine)) for mine in held]
+        if min(map(len, rows)) >= FEWEST and min(map(len, held)) > 1:  # two units: one for each side
             width = len(str(clients - 1))
-            picked = [torch.tensor(sorted(mine)) for mine in held]
-            return {f"{domain}-{i:0{width}}": (x[index], y[index]) for i, index in enumerate(picked)}
+            return {f"{domain}-{i:0{width}}": some for i, some in enumerate(rows)}
     raise DataError(
-        f"domain {domain!r} has {len(y)} images: too few for {clients} clients of at least {FEWEST} each "
+        f"domain {domain!r} has {len(labels)} images: too few for {clients} clients of at least {FEWEST} each "
         f"with label_skew {skew}; lower train.clients_per_domain or raise train.label_skew"
     )
 
 
-def cut(split: Split, validation: float, name: str, seed: int) -> dict[str, Split]:
-    """A site's images shuffled and cut in two."""
-    x, y = split
-    held = max(1, round(len(y) * validation))
-    if held >= len(y):
-        raise DataError(f"{name!r} has {len(y)} images: too few to keep {validation:.0%} for validation")
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(derive(seed, "split", name)))
-    train, val = order[held:], order[:held]
-    return {"train": (x[train], y[train]), "val": (x[val], y[val])}
+def majority(units: Array, labels: Array) -> Array:
+    """The label that most rows of each unit have."""
+    classes = int(labels.max()) + 1
+    kinds, counts = np.unique(units * classes + labels, return_counts=True)
+    order = np.lexsort((counts, kinds // classes))  # the last of each unit is its most frequent
+    common = np.empty(int(units.max()) + 1, np.int64)
+    common[kinds[order] // classes] = kinds[order] % classes
+    return common
+
+
+def cut(units: Array, validation: float, name: str, seed: int) -> tuple[Array, Array]:
+    """A client's rows shuffled and cut in two, for training and validation; rows of one unit stay on one side."""
+    held = max(1, round(len(units) * validation))
+    _, unit, sizes = np.unique(units, return_inverse=True, return_counts=True)
+    if held >= len(units) or len(sizes) < 2:
+        raise DataError(
+            f"{name!r} has {len(units)} images{f' in {len(sizes)} groups' if len(sizes) < len(units) else ''}: "
+            f"too few to keep {validation:.0%} for validation"
+        )
+    order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(derive(seed, "split", name))).numpy()
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    rows, first = np.argsort(place[unit], kind="stable"), nearest(sizes[order][:-1], held, least=1)
+    ends = int(sizes[order][:first].sum())
+    return rows[ends:], rows[:ends]
+
+
+def by_field(folds: Array, name: str) -> tuple[Array, Array]:
+    """A client's rows for training and validation as the field cuts them."""
+    train, val = np.flatnonzero(folds == TRAIN), np.flatnonzero(folds == VAL)
+    if not len(train) or not len(val):
+        raise DataError(
+            f"{name!r} holds {len(train)} images of the field's 'train' part and {len(val)} of 'val', and needs some "
+            f"of both; lower train.clients_per_domain, or take a share, as in train.validation = 0.1"
+        )
+    return train, val

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, MissingError
-from .domains import Domains
-from .site import Split
+from .images import Domains
+
+Rows = tuple[Tensor, Tensor]  # features and labels
 
 MISSING = frozenset(("", "?", "na", "n/a", "nan", "null", "none"))  # in any case
 MOST = 100  # categories that a column may have
@@ -131,7 +132,8 @@ def assemble(rows: dict[str, list[Row]], path: str, label: str, categorical: Seq
         )
         for site, some in rows.items()
     }
-    return Domains(classes, images, partial(complete, tuple(one.width if one.categories else 0 for one in found)))
+    groups = tuple(one.width if one.categories else 0 for one in found)
+    return Domains(classes, images, complete=partial(complete, groups))
 
 
 def column(name: str, values: list[str], named: bool, path: str) -> Column:
@@ -157,7 +159,7 @@ def numbers(value: str, one: Column) -> list[float]:
     return [float(plain(value) == category) for category in one.categories]
 
 
-def complete(groups: tuple[int, ...], split: Split, train: Split) -> Split:
+def complete(groups: tuple[int, ...], split: Rows, train: Rows) -> Rows:
     """A split with nothing missing, by the training rows of its site: medians, most frequent categories, standardised.
 
     `groups` are the widths of the columns, 0 for a number. A column that the site lacks altogether is all zeros.

@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from ..data.site import Site, Split
+from ..data.images import Split
+from ..data.site import Site
 from ..experiment import networks
 from ..gate import Gate
 from ..method import Method
@@ -26,7 +27,7 @@ TASK = Task(CLASSES, (3, 6, 6), tiny)
 def domains(sizes: dict[str, int] = SIZES) -> dict[str, dict[str, Split]]:
     """Images whose colour is their class, darker at one site than at another."""
     rng = torch.Generator().manual_seed(1)
-    data = {}
+    data: dict[str, dict[str, Split]] = {}
     for shade, (name, size) in enumerate(sizes.items()):
         y = torch.randint(len(CLASSES), (size + 8,), generator=rng)
         x = torch.rand(size + 8, 3, 6, 6, generator=rng) * 0.3 + 0.1 * shade
