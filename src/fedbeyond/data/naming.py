@@ -45,7 +45,8 @@ def matched(top: Path, paths: Iterable[Path], names: Iterable[str], others: Mapp
         name = meant.get(plain(path.stem if path.is_file() else path.name))
         if name in places:
             both = f"{places[name].name} and {path.name}"
-            raise DataError(f"{top}: {both} are both folders of {name}; keep one of them there")
+            what = "files" if path.is_file() else "folders"
+            raise DataError(f"{top}: {both} are both {what} of {name}; keep one of them there")
         if name is not None:
             places[name] = path
     return places

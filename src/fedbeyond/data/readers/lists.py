@@ -19,7 +19,7 @@ from .folders import PARTS
 
 NAMED = re.compile(r"(?P<domain>.+)_(?P<part>train|crossval|val|test|img_label_list)(_kfold)?\.txt", re.IGNORECASE)
 WHERE = {"splits", "txtlists", "lists", "data", "rawimages", "trainvalsplitsandh5pyfilespreread"}
-IMAGES = ("", "images", "raw_images", "kfold", "full")
+IMAGES = ("", "images", "raw_images", "kfold")
 LEFT_OUT = "sketch/dog/n02103406_4068-1.png"  # Dassl: "this image has problems"; it was corrupt in early copies
 TRIED, NAMED_AT_MOST = 50, 3
 

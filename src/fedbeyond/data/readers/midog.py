@@ -28,7 +28,7 @@ MITOTIC, IMPOSTER = "mitoticfigure", ("hardnegative", "nonmitotic", "imposter", 
 
 def midog(root: Path, known: Known) -> Listing | None:
     """A JSON file with images, annotations and categories, and the TIFF files it names."""
-    file, content = _annotations(root)
+    file, content = _annotations(root) if "mitotic" in known.classes else (None, {})
     if file is None:
         return None
     images = {image["id"]: image for image in content["images"]}

@@ -25,7 +25,7 @@ def camelyon(root: Path, known: Known) -> Listing | None:
     The official split is given where it cuts a hospital in two (train and id_val).
     """
     table = _table(root, "metadata.csv", {"patient", "node", "x_coord", "y_coord", "tumor", "center"})
-    if table is None:
+    if table is None or "tumor" not in known.classes:
         return None
 
     def told(row: Row) -> Told:
@@ -56,7 +56,7 @@ def wilds(root: Path, known: Known) -> Listing | None:
 def isic(root: Path, known: Known) -> Listing | None:
     """FLamby's `train_test_split` table with image, target, center and fold, and the folder of images."""
     table = _table(root, "train_test_split*", {"image", "target", "center", "fold"})
-    if table is None:
+    if table is None or "MEL" not in known.classes:
         return None
     inputs = [
         path for path in (*subfolders(table.parent), *subfolders(root)) if "ISIC_2019_Training_Input" in path.name
