@@ -1,7 +1,9 @@
 """`fedbeyond data check` and `data info`: what is wrong with a folder is found, named and comes with what to do."""
 
 import random
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,7 +103,7 @@ def spoilt(pacs, how):
 
 FINDINGS = {
     "a deleted image": ["missing: 1 image fewer than known\n  photo/dog: 1, known are 2\n  to do: unpack"],
-    "a truncated image": ["corrupt: 1 image cannot be decoded\n  photo/dog/0.jpg: truncated ("],
+    "a truncated image": ["corrupt: 1 image cannot be decoded\n  photo/dog/0.jpg: truncated\n  to do"],
     "an empty image": ["corrupt: 1 image cannot be decoded\n  photo/dog/0.jpg: empty\n  to do: replace"],
     "a text that is called an image": ["corrupt: 1 image cannot be decoded\n  photo/dog/0.jpg: no image\n"],
     "a renamed class": [
@@ -248,3 +250,14 @@ def test_info_without_a_name_is_a_line_about_each(call):
     assert "10 of 345  586575 ?" in out
     with pytest.raises(ConfigError, match="did you mean 'vlcs'"):
         info("vlc")
+
+
+def test_the_page_shows_what_the_commands_say(call, tmp_path, monkeypatch):
+    page = (Path(__file__).parent.parent / "docs" / "data.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "data.md", "exec"), {})
+    shown = re.findall(r"^```console\n\$ fedbeyond data (.*?)\n(.*?)^```", page, re.S | re.M)
+    assert [command.split()[0] for command, _ in shown] == ["info", "info", "check"]
+    for command, output in shown:
+        assert call(*command.split())[1] == output

@@ -26,7 +26,7 @@ from .findings import (
 from .info import WIDEST, aligned
 from .known import KNOWN, locate
 from .listing import Files, Listing, Records
-from .naming import Known, matched, subfolders
+from .naming import matched, subfolders
 from .picture import draw
 from .readers import recognise
 from .readers.arrays import own_arrays
@@ -55,7 +55,7 @@ def check(root: Path, name: str = "", picture: Path | None = None) -> tuple[str,
         return _report(root, found, [], found.problems, None), False
     release = _release(found)
     seen = scan(found.listing)
-    findings = (*found.problems, *_findings(root, found, release, seen))
+    findings = (*found.problems, *_findings(root, found.name, found.listing, release, seen))
     if picture is not None:
         draw(decoded(_sample(found.listing, seen), DRAWN), picture, each=3 if len(found.listing.classes) <= 10 else 1)
     table = _table(found.listing, release)
@@ -143,13 +143,10 @@ def _release(found: Found) -> Release | None:
     return release
 
 
-def _findings(root: Path, found: Found, release: Release | None, seen: Scan) -> Iterator[Finding]:
-    listing = found.listing
-    assert listing is not None
-    if found.name:
-        known: Known = KNOWN[found.name]
-        yield from unknown_folders(root, known, release)
-        yield from first_labels(root, known, found.name)
+def _findings(root: Path, name: str, listing: Listing, release: Release | None, seen: Scan) -> Iterator[Finding]:
+    if name:
+        yield from unknown_folders(root, KNOWN[name], release)
+        yield from first_labels(root, KNOWN[name], name)
     else:
         yield from uneven(listing)
     if release:

@@ -81,7 +81,7 @@ def fault(content: bytes) -> str:
     except UnidentifiedImageError:
         return "no image"
     except (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError) as error:
-        return f"truncated ({error})" if "truncated" in str(error).lower() else str(error)
+        return "truncated" if "truncated" in str(error).lower() else str(error)
     return ""
 
 
