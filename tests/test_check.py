@@ -13,8 +13,10 @@ from fedbeyond import cli
 from fedbeyond.data import facts
 from fedbeyond.data.check import check
 from fedbeyond.data.facts import FACTS, Release, total
+from fedbeyond.data.findings import expected, wrong_counts
 from fedbeyond.data.info import info
 from fedbeyond.data.known import KNOWN
+from fedbeyond.data.listing import Listing, Records
 from fedbeyond.errors import ConfigError
 
 DOMAINS, CLASSES = KNOWN["pacs"].domains, KNOWN["pacs"].classes
@@ -219,6 +221,36 @@ def test_a_folder_that_nothing_can_be_made_of_is_said(tmp_path, call):
     assert code == 2 and "none: no such folder; give the folder that holds the dataset" in err
     code, _, err = call("check", tmp_path, "--as", "pascal")
     assert code == 2 and "nothing is known about dataset 'pascal'; did you mean 'pacs'?" in err
+
+
+def test_two_folders_of_one_domain_are_said(pacs):
+    (pacs / "photo" / "dog").rename(pacs / "photo" / "hund")
+    noise(pacs / "Photo " / "dog" / "0.jpg")
+    out, well = check(pacs)
+    assert well is False and "note: perhaps pacs\n" in out and "are both folders of photo" in out
+
+
+def counts_of(domains):
+    """A listing that has so many images of the first class in each domain."""
+    bare = np.zeros((1, 1, 1), np.uint8)
+    records = {name: Records(bare, np.zeros(many, np.int64)) for name, many in domains.items()}
+    return Listing(tuple("abcdefg"), records, "nothing")
+
+
+def test_a_copy_is_held_against_the_release_it_is_most_like():
+    old, new = FACTS["terraincognita"].releases
+    for release in (old, new):
+        listing = counts_of({domain: total(count) for domain, count in release.counts.items()})
+        assert expected(listing, (old, new)) is release and not list(wrong_counts(listing, release))
+    fewer = counts_of({domain: total(count) - 1 for domain, count in new.counts.items()})
+    (found,) = wrong_counts(fewer, expected(fewer, (old, new)))
+    assert found.title == "missing: 4 images fewer than known" and "unchecked" in found.remedy
+
+
+def test_a_copy_in_dassls_layout_may_lack_the_file_that_dassl_leaves_out():
+    listing = counts_of({"sketch": 771})._replace(layout="without sketch/dog/n02103406_4068-1.png as in Dassl")
+    release = expected(listing, FACTS["pacs"].releases)
+    assert release.counts["sketch"] == (771, 740, 753, 608, 816, 80, 160) and total(release.counts["photo"]) == 1670
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -419,6 +419,26 @@ def test_midogs_kinds_may_be_in_a_table_and_what_is_missing_is_said(tmp_path):
         locate("midog", KNOWN["midog"], str(tmp_path))
 
 
+def test_annotations_that_cannot_be_understood_are_said(tmp_path):
+    (tmp_path / "MIDOG.json").write_text("{")
+    with pytest.raises(DataError, match=r"MIDOG.json: no JSON"):
+        locate("midog", KNOWN["midog"], str(tmp_path))
+    midog_file(tmp_path, KINDS)
+    content = json.loads((tmp_path / "MIDOG.json").read_text())
+    for key, wrong, said in (
+        ("annotations", [{"id": 7, "bbox": [0, 0, 9, 9]}], r"not in the manner of COCO \(KeyError: 'image_id'\)"),
+        (
+            "annotations",
+            [{"id": 7, "image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}],
+            "annotation 7 is of an image",
+        ),
+        ("categories", [{"id": 1, "name": "cell"}], "category 'cell'; expected mitotic figure"),
+    ):
+        (tmp_path / "MIDOG.json").write_text(json.dumps({**content, key: wrong}))
+        with pytest.raises(DataError, match=said):
+            locate("midog", KNOWN["midog"], str(tmp_path))
+
+
 def test_a_square_stays_within_its_image():
     assert square([0, 0, 50, 50], True, {"width": 100, "height": 80}) == (0, 0, 64, 64)
     assert square([50, 30, 100, 80], True, {"width": 100, "height": 80}) == (36, 16, 100, 80)

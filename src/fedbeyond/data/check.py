@@ -82,7 +82,7 @@ def _identified(root: Path) -> Found:
     except DataError as error:
         return stopped[0] if stopped else Found("", None, (_stops(str(error)), *_nearly(root)))
     if listing.domains:
-        return Found("", listing, tuple(_nearly(root)))
+        return Found("", listing, (*_nearly(root), *(_perhaps(found) for found in stopped)))
     return (
         stopped[0]
         if stopped
@@ -118,10 +118,21 @@ def _stops(why: str) -> Finding:
     return finding("unreadable: training would stop with this", [why], "mend what is named, then check again")
 
 
+def _perhaps(found: Found) -> Finding:
+    """Why a folder of one's own is not the known dataset that it looks like."""
+    why = [name for problem in found.problems for name in problem.names]
+    return finding(
+        f"perhaps {found.name}", why, f"if it is {found.name}, mend that and use --as {found.name}", note=True
+    )
+
+
 def _nearly(root: Path) -> Iterator[Finding]:
     """Known datasets of which a folder has some domains, but not all."""
     for name, known in KNOWN.items():
-        there = matched(root, subfolders(root), known.domains, known.others)
+        try:
+            there = matched(root, subfolders(root), known.domains, known.others)
+        except DataError:
+            continue  # two folders of one domain: told where its reader stopped
         if len(there) > 1 and len(there) > len(known.domains) / 2:
             lacking = ", ".join(domain for domain in known.domains if domain not in there)
             yield finding(

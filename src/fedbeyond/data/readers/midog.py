@@ -31,6 +31,13 @@ def midog(root: Path, known: Known) -> Listing | None:
     file, content = _annotations(root) if "mitotic" in known.classes else (None, {})
     if file is None:
         return None
+    try:
+        return _listing(root, file, content, known)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{file}: not in the manner of COCO ({type(error).__name__}: {error}); get it again") from None
+
+
+def _listing(root: Path, file: Path, content: dict[str, Any], known: Known) -> Listing:
     images = {image["id"]: image for image in content["images"]}
     labels = {category["id"]: _label(file, category["name"]) for category in content["categories"]}
     folder = _folder(root, file, images)

@@ -76,14 +76,14 @@ def _table(root: Path, name: str, columns: set[str]) -> Path | None:
     """The first table of that name, in a folder or one further down, that has the columns."""
     for top in (root, *subfolders(root)):
         for path in sorted(path for path in top.glob(name) if path.is_file()):
-            with path.open(newline="", errors="replace") as file:
+            with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
                 if columns <= set(next(csv.reader(file), [])):
                     return path
     return None
 
 
 def _rows(table: Path) -> Iterator[tuple[int, Row]]:
-    with table.open(newline="") as file:
+    with table.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         yield from enumerate(csv.DictReader(file), 2)
 
 
