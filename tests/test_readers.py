@@ -19,9 +19,10 @@ from fedbeyond.errors import ConfigError, DataError, MissingError
 PACS, VLCS = KNOWN["pacs"], KNOWN["vlcs"]
 
 
-def picture(path, red=0, green=0, blue=0, size=(9, 7)):
+def picture(path, red=0, green=0, blue=0):
+    """One pixel as a portable pixmap, quick to write; an image is opened by its content, not by its ending."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, (red, green, blue)).save(path)
+    path.write_bytes(b"P6 1 1 255\n" + bytes((red, green, blue)))
 
 
 def tree(root, domains, classes, each=2, part=""):
@@ -370,7 +371,7 @@ def midog_file(root, kinds, corners=True, told=True):
     """One slide of each kind, with one cell of either class."""
     images, annotations = [], []
     for number, (case, kind) in enumerate(kinds.items()):
-        picture(root / f"{case:03}.tiff", number, size=(200, 150))
+        Image.new("RGB", (200, 150), (number, 0, 0)).save(root / f"{case:03}.tiff")
         images.append({"id": case, "file_name": f"{case:03}.tiff", "width": 200, "height": 150})
         if told:
             images[-1]["tumor_type"] = kind
@@ -490,7 +491,7 @@ def test_a_library_that_is_missing_is_said_with_how_to_install_it(tmp_path, monk
         locate("pacs", PACS, str(tmp_path))
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", ["pacs", "vlcs", "domainnet", "gdrbench"])
 def test_images_are_in_the_same_order_whatever_the_layout(name, tmp_path):
     known = KNOWN[name]
     tree(tmp_path / "a", known.domains, known.classes, 3)
