@@ -68,7 +68,7 @@ def test_the_second_time_no_image_is_opened(tmp_path, monkeypatch, capfd, place)
     for domain, (images, labels) in first.images.items():
         assert torch.equal(images, again.images[domain][0]) and torch.equal(labels, again.images[domain][1])
     told = json.loads(next(place.glob("a-5-*.json")).read_text())
-    assert told["shape"] == [12, 3, 5, 5] and told["done"] == 12 and told["from"] == str(tmp_path / "data" / "a")
+    assert told["shape"] == [12, 3, 5, 5] and told["done"] == 12 and told["from"] == str(tmp_path / "data")
 
 
 def test_a_folder_that_was_moved_is_known_again(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data = typer.Typer(help="Look at data.", no_args_is_help=True)
+data = typer.Typer(help="Look at data, learn about datasets, check a copy.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file; none: the built-in data and defaults.")]
@@ -158,3 +158,26 @@ def split(
 
     for line in write_splits(load(config, settings), out):
         print(line)
+
+
+@data.command()
+def info(name: Annotated[str, typer.Argument(help="A dataset, as in pacs; none: a line about each.")] = "") -> None:
+    """Print where a dataset comes from, its licence, the layouts that are read and how many images it has."""
+    from .data.info import info
+
+    print(info(name), end="")
+
+
+@data.command("check")
+def check_data(
+    path: Annotated[Path, typer.Argument(help="The folder of a dataset, or of data of your own.")],
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="The dataset it should be, as in pacs.")] = "",
+    picture: Annotated[bool, typer.Option(help="Write a picture of a few images of each class.")] = True,
+    out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("data.png"),
+) -> None:
+    """Recognise a folder of data, open every image, say what is wrong and what to do; exit code 1 if anything is."""
+    from .data.check import check
+
+    told, well = check(path, name, out if picture else None)
+    print(told, end="")
+    raise typer.Exit(0 if well else 1)

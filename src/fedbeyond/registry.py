@@ -36,6 +36,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
     "datasets": {
         "styles": "fedbeyond.data.builtin:styles",
         "folder": "fedbeyond.data.domains:folder",
+        "npz": "fedbeyond.data.readers.arrays:npz",
         "pacs": "fedbeyond.data.known:pacs",
         "vlcs": "fedbeyond.data.known:vlcs",
         "officehome": "fedbeyond.data.known:officehome",

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from ..errors import DataError
+from . import decode
 from .cache import load
 from .images import Domains as Domains
 from .listing import Files, Listing, Records
@@ -21,19 +23,25 @@ def folder(
 
     `classes` limits what is read; `partial` allows domains that lack some class.
     """
-    return load(found(root, classes, partial), size)
+    return load(found(root, tuple(classes), partial), size)
 
 
 def found(root: str, classes: tuple[str, ...] = (), partial: bool = False) -> Listing:
-    """What lies in a folder of `domain/class/image`; no image is opened."""
+    """What lies in a folder of `domain/class/image`."""
     if not root:
         raise DataError("folder needs the path of the data: folder(root=/data/pacs), laid out domain/class/image")
     top = Path(root).expanduser()
     if not top.is_dir():
         raise DataError(f"{root}: no such folder; give a folder laid out domain/class/image")
+    return own(top, classes, partial)
+
+
+def own(top: Path, classes: tuple[str, ...] = (), partial: bool = False) -> Listing:
+    """What a folder of `domain/class/image` holds, under the names that its folders have."""
     domains = [path for path in sorted(top.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-    files = {domain.name: listing(domain) for domain in domains}
-    wanted = tuple(classes) or tuple(sorted({name for held in files.values() for name in held}))
+    files = {domain.name: by_class(domain) for domain in domains}
+    wanted = classes or tuple(sorted({name for held in files.values() for name in held}))
+    records = {}
     for domain, held in files.items():
         lacking = [name for name in wanted if not held.get(name)]
         if len(lacking) == len(wanted):
@@ -43,11 +51,13 @@ def found(root: str, classes: tuple[str, ...] = (), partial: bool = False) -> Li
                 f"{top / domain}: no image of class {', '.join(lacking)}, which other domains have; "
                 f"add some, leave the class out with classes=[...], or allow it with partial=true"
             )
-    each = {domain: records(top / domain, held, wanted) for domain, held in files.items()}
-    return Listing(wanted, each, "domain/class/image")
+        listed = [(path, label) for label, name in enumerate(wanted) for path in held.get(name, [])]
+        names = tuple(path.relative_to(top).as_posix() for path, _ in listed)
+        records[domain] = Records(Files(top, names), np.array([label for _, label in listed], np.int64))
+    return Listing(wanted, records, "a folder of one's own: domain/class/image")
 
 
-def listing(domain: Path) -> dict[str, list[Path]]:
+def by_class(domain: Path) -> dict[str, list[Path]]:
     """The images of a domain by the folder of their class."""
     return {
         path.name: sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
@@ -56,10 +66,10 @@ def listing(domain: Path) -> dict[str, list[Path]]:
     }
 
 
-def records(domain: Path, files: dict[str, list[Path]], classes: tuple[str, ...]) -> Records:
-    """Listed images in the order of `classes`, their labels the places there; names are relative to the domain."""
-    listed = [
-        (str(path.relative_to(domain)), label) for label, name in enumerate(classes) for path in files.get(name, [])
-    ]
-    labels = np.array([label for _, label in listed], np.int64)
-    return Records(Files(domain, tuple(name for name, _ in listed)), labels)
+def decoded(listing: Listing, size: int) -> Domains:
+    """A few images in memory, resized to `size` pixels square, past the cache."""
+    images = {}
+    for domain, (pixels, labels, *_) in listing.domains.items():
+        rows = [decode.decoded(pixels, row, size) for row in range(len(labels))]
+        images[domain] = torch.from_numpy(np.stack(rows)), torch.from_numpy(labels.astype(np.int64))
+    return Domains(listing.classes, images)

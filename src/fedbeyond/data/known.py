@@ -1,36 +1,21 @@
-"""The field's datasets by name: their domains, classes and usual size, and how to find them in a folder.
+"""The field's datasets by name: their domains, classes and usual size, and how to find them in a folder."""
 
-The names of domains and classes differ from copy to copy, so folders are matched without regard to case, `-`, `_` and
-blanks, and under the other names that are in use.
-"""
-
-import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from ..errors import DataError, MissingError
+from ..errors import MissingError
 from ..spelling import parse
 from .cache import load
-from .domains import Domains, listing, records
+from .images import Domains
 from .listing import Listing
+from .naming import Known, Names, matched, subfolders
+from .readers import READERS, recognise
 
 Size = Annotated[int, Field(gt=0)]
-Names = tuple[str, ...]
 
 EVERY = 345  # classes of the whole of DomainNet
-
-
-class Known(NamedTuple):
-    """A dataset as the field knows it."""
-
-    domains: Names
-    classes: Names
-    size: int = 224
-    others: Mapping[str, Names] = {}  # other names of domains and classes
-    part: bool = False  # the classes are some of those in the folders
 
 
 class Outline(NamedTuple):
@@ -82,6 +67,7 @@ KNOWN = {
         tuple("0123456789"),
         size=32,
         others={"synth": ("syn", "synth_digits")},
+        some=True,
     ),
     "camelyon17": Known(
         tuple(f"hospital_{number}" for number in range(5)),
@@ -96,6 +82,7 @@ KNOWN = {
         ("non_mitotic", "mitotic"),
         size=96,
         others={"non_mitotic": ("hard_negative",), "mitotic": ("mitotic_figure",)},
+        extra=("human_melanoma", "canine_soft_tissue_sarcoma"),
     ),
     "gdrbench": Known(
         ("aptos", "deepdr", "fgadr", "idrid", "messidor", "rldr"),
@@ -173,64 +160,36 @@ def isic2019(root: str = "data/isic2019", size: Size = 224) -> Domains:
 
 
 def find(name: str, known: Known, root: str, size: int) -> Domains:
-    """A known dataset in a folder of `domain/class/image`, its domains and classes in their usual order."""
+    """A known dataset in a folder, its domains and classes in their usual order."""
+    return load(locate(name, known, root), size)
+
+
+def locate(name: str, known: Known, root: str) -> Listing:
+    """What lies in the folder of a known dataset, or what is missing there."""
     top = Path(root).expanduser()
     expected = f"expected {root}/domain/class/image with the domains {', '.join(known.domains)}"
     if not top.is_dir():
         raise MissingError(f"{root}: no such folder; {expected}; say where they are with {name}(root=...)")
-    folders = [path for path in sorted(top.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-    places = _matched(top, folders, known.domains, known.others)
-    lacking = [domain for domain in known.domains if domain not in places]
-    if lacking:
-        there = ", ".join(path.name for path in folders) or "nothing"
-        raise MissingError(f"{root}: no folder of {', '.join(lacking)}; found {there}; {expected}")
-    files = {domain: listing(places[domain]) for domain in known.domains}
-    if not known.classes:
-        known = known._replace(classes=_together(files.values()))
-    found = {}
-    for domain in known.domains:
-        by_class = _by_class(places[domain], files[domain], known)
-        found[domain] = records(places[domain], by_class, known.classes)
-    return load(Listing(known.classes, found, "domain/class/image"), size)
+    listing = recognise(top, known)
+    if listing is not None:
+        return listing
+    folders = subfolders(top)
+    places = matched(top, folders, known.domains, known.others)
+    lacking = ", ".join(domain for domain in known.domains if domain not in places)
+    files = sorted({f"*{path.suffix}" for path in top.iterdir() if path.is_file() and path.suffix})
+    there = ", ".join([path.name for path in folders] + files) or "nothing"
+    others = "; ".join(list(READERS)[:-1])
+    raise MissingError(
+        f"{root}: no folder of {lacking}; found {there}; {expected} or another layout "
+        f"({others}; see fedbeyond data info {name}){_unopened(top)}"
+    )
 
 
-def _by_class(domain: Path, files: dict[str, list[Path]], known: Known) -> dict[str, list[Path]]:
-    """A domain's files under the usual names of the classes, which folders may also give by their places: 0, 1, ..."""
-    full = {folder: paths for folder, paths in files.items() if paths}
-    others = known.others
-    if all(folder.isdecimal() for folder in full) and not full.keys() & set(known.classes):
-        others = {name: (str(place),) for place, name in enumerate(known.classes)}
-    matched = _matched(domain, [domain / folder for folder in full], known.classes, others)
-    names = {path.name: name for name, path in matched.items()}
-    odd = [folder for folder in full if folder not in names]
-    if not names or (odd and not known.part):
-        there = f"folders {', '.join(odd)}" if odd else "no images"
-        raise DataError(f"{domain}: {there}; expected class/image with the classes {', '.join(known.classes)}")
-    return {names[folder]: full[folder] for folder in names}
-
-
-def _matched(top: Path, folders: Iterable[Path], names: Names, others: Mapping[str, Names]) -> dict[str, Path]:
-    """The folder of each name; those of no name are left alone."""
-    meant = {_plain(spelled): name for name in names for spelled in (name, *others.get(name, ()))}
-    places: dict[str, Path] = {}
-    for folder in folders:
-        name = meant.get(_plain(folder.name))
-        if name in places:
-            both = f"{places[name].name} and {folder.name}"
-            raise DataError(f"{top}: {both} are both folders of {name}; keep one of them there")
-        if name is not None:
-            places[name] = folder
-    return places
-
-
-def _together(domains: Iterable[dict[str, list[Path]]]) -> Names:
-    """The classes that folders have, under the first spelling of each."""
-    names: dict[str, str] = {}
-    for files in domains:
-        for folder in files:
-            names.setdefault(_plain(folder), folder)
-    return tuple(names[key] for key in sorted(names))
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]+", "", name).casefold()
+def _unopened(top: Path) -> str:
+    """What to do about the lists of FedBN, if they are there."""
+    if not any(True for pattern in ("*.pkl", "*/*.pkl", "*/partitions/*.pkl") for _ in top.glob(pattern)):
+        return ""
+    return (
+        "; the .pkl files there are never opened, since that can run any code that is in them: write their paths and "
+        "labels into lists <domain>_train.txt, <domain>_test.txt (a path, a blank, a number a line), arrays into .npz"
+    )

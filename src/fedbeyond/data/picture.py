@@ -18,7 +18,7 @@ def draw(domains: Domains, path: Path, each: int = 3, least: int = 64) -> None:
     if sample.ndim != 4:
         raise ConfigError(f"rows of {sample.shape[1]} features have no picture; data show is for images")
     times = max(1, -(-least // sample.shape[-1]))
-    side, margin, top = sample.shape[-1] * times + 2, 90, 24
+    side, margin, top = sample.shape[-1] * times + 2, max(90, 12 + 6 * max(map(len, domains.images))), 24
     width, height = margin + side * each * len(domains.classes), top + side * len(domains.images)
     canvas = Image.new("RGB", (width, height), "white")
     pen = ImageDraw.Draw(canvas)
