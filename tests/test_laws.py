@@ -45,7 +45,6 @@ WRAPPED = [
     f"{SMALL.get(name, name)}+{wrapper}" for name in PLAIN for wrapper in WRAPPERS if f"{name}+{wrapper}" not in REFUSED
 ]
 COMPOSED = [
-    *SMALL.values(),
     "fedsb+rc+ga",
     "fedgca+am+ga",
     "fedadg(classify=0, align=1)+rc+am+ga",
@@ -55,10 +54,10 @@ COMPOSED = [
     "ndag(width=4, warmup=0, kind=2)",
     "fedadg(classify=0, align=1, reference=laplace)",
     "fedadg(classify=1, align=1, adversarial=0)",
-    "feddag(width=4, warmup=0, evaluators=1, exclude_self=true)",
+    "feddag(width=4, warmup=0, evaluators=2, exclude_self=true)",
 ]
 PRESETS = [
-    f"{name}:{preset}"
+    f"{name}:{preset}{SMALL.get(name, name).removeprefix(name)}"
     for name in chain(PLAIN, [f"fedavg+{wrapper}" for wrapper in WRAPPERS])
     for shelf in ["wrappers" if "+" in name else "methods"]
     for preset in list(registry.presets(registry.find(shelf, name.rpartition("+")[2])))[1:]
@@ -66,7 +65,7 @@ PRESETS = [
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("name", [*PLAIN, *WRAPPED, *COMPOSED, *PRESETS])
+@pytest.mark.parametrize("name", [*(SMALL.get(name, name) for name in PLAIN), *WRAPPED, *COMPOSED, *PRESETS])
 def test_law(name, law):
     LAWS[law](lambda: registry.build(name))
 
@@ -113,11 +112,11 @@ SWITCHES = {
         "warmup=2",
     ],
     "feddag(width=4, warmup=0, decay=0.5, beta=3, rho=0.5)": [
-        "alpha=0", "learn=generated", "kind=1", "rho=0", "norm=l2", "beta=0", "history=0", "evaluators=1",
+        "alpha=0", "learn=generated", "kind=1", "rho=0", "norm=linf", "beta=0", "history=0", "evaluators=1",
         "exclude_self=true", "warmup=2",
     ],
     "fedavg+sha(beta=3, rho=0.5)": [
-        "rho=0", "norm=l2", "beta=0", "history=0", "evaluators=1", "exclude_self=true", "warmup=2",
+        "rho=0", "norm=linf", "beta=0", "history=0", "evaluators=1", "exclude_self=true", "warmup=2",
     ],
     "fedadg(classify=1, align=1, adversarial=0.5)": [
         "classify=2", "align=2", "adversarial=0", "adversarial=0.85", "smoothing=0", "one_hot=0", "one_hot=0.5",

@@ -7,6 +7,7 @@ scores well counts more, and each site's model is first averaged with its own be
 """
 
 import logging
+import math
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -61,7 +62,7 @@ def sha(
             weights[name] = 1.0 if now.number < warmup else float(merged["score"]) ** beta  # line 6, Eq. 6
             past = past | {name: pruned(entries | {f"{now.number:06}": own}, history)}
         shares = {name: torch.tensor(weight / sum(weights.values())) for name, weight in weights.items()}
-        moved = {name: tree.dot(move, move).sqrt() for name, move in moves.items()}
+        moved = {name: torch.tensor(length(move)) for name, move in moves.items()}
         told = {"scores": scores, "weights": shares, "moved": moved}
         return {"models": models, "weights": weights, "history": past, "told": told}
 
@@ -121,8 +122,13 @@ def uphill(params: Tree, net: nn.Module, rho: float, norm: Norm) -> Tree:
     slopes = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in net.named_parameters()}
     if norm == "linf":
         return tree.map(lambda param, slope: param + rho * slope.sign(), params, slopes)  # type: ignore[no-any-return]
-    length = float(tree.dot(slopes, slopes).sqrt())
-    return tree.add(params, tree.scale(rho / max(length, 1e-12), slopes))
+    steepness = float(tree.dot(slopes, slopes).sqrt())
+    return tree.add(params, tree.scale(rho / max(steepness, 1e-12), slopes))
+
+
+def length(move: Tree) -> float:
+    """The l2 norm of a tree, whatever the order of its leaves."""
+    return math.sqrt(math.fsum(float(leaf.double().square().sum()) for leaf in tree.leaves(move)))
 
 
 def share_changed(move: Tree) -> float:
