@@ -113,10 +113,10 @@ def test_the_caption_says_whose_numbers_they_are():
 
 def test_other_metrics_than_accuracy_are_never_silently_set_beside_it():
     midog = ("human_breast", "canine_lung")
-    both = beside.beside(ours("feddag", targets=midog), "feddag")
+    both = beside.beside(ours("feddag(rho=1e-07)", targets=midog), "feddag")
     assert (both.table, both.metric) == ("table2_midog", "accuracy")
     assert body(both)["  as printed in feddag, table2_midog"][:2] == ["76.9 ± 0.2", "73.6 ± 2.0"]
-    both = beside.beside(ours("feddag", targets=("hospital_0",)), "feddag/table5_camelyon17")
+    both = beside.beside(ours("feddag(rho=1e-07)", targets=("hospital_0",)), "feddag/table5_camelyon17")
     assert both.metric == "auc" and "NOT COMPARABLE: theirs is auc" in both.caption
 
 
