@@ -239,3 +239,13 @@ def test_ctrl_c_says_how_to_go_on(call, tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "describe", interrupted)
     code, _, err = call("run", "-t", "photo", *SMALL, "--out", tmp_path)
     assert code == 130 and "give the same command again to go on" in err
+
+
+def test_what_may_not_be_read_is_a_line_and_no_traceback(monkeypatch, capsys):
+    def refused(**options):
+        raise PermissionError(13, "Permission denied", "scans/a")
+
+    monkeypatch.setattr(cli, "app", refused)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2 and "error: scans/a: no permission" in capsys.readouterr().err

@@ -36,6 +36,8 @@ def main() -> None:
         if os.environ.get("FEDBEYOND_TRACEBACK"):
             raise
         sys.exit(_complain(str(error)))
+    except PermissionError as error:
+        sys.exit(_complain(f"{error.filename}: no permission; let the user who runs fedbeyond read (or write) it"))
     except KeyboardInterrupt:
         sys.exit(130)
 

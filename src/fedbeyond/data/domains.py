@@ -45,7 +45,9 @@ def own(top: Path, classes: tuple[str, ...] = (), partial: bool = False) -> List
     for domain, held in files.items():
         lacking = [name for name in wanted if not held.get(name)]
         if len(lacking) == len(wanted):
-            raise DataError(f"{top / domain}: no images; expected {domain}/class/image with {', '.join(ENDINGS)}")
+            raise DataError(
+                f"{top / domain}: no images; expected {domain}/class/image with {', '.join(sorted(ENDINGS))}"
+            )
         if lacking and not partial:
             raise DataError(
                 f"{top / domain}: no image of class {', '.join(lacking)}, which other domains have; "

@@ -36,7 +36,9 @@ def ga(
 ) -> Method:
     """Weights that grow where the mean model generalizes worst, on top of any method that lets itself be weighed."""
     if method.weighting not in (by_size, uniform):
-        raise ConfigError("ga chooses how much replies count, but this method or a wrapper of it does that itself")
+        raise ConfigError(
+            "ga chooses how much replies count, but this method or a wrapper of it does that itself: leave one out"
+        )
 
     def move(gaps: Tensor, pace: float) -> Tensor:  # Eq. 3, its first half
         excess = gaps - gaps.mean() if center else gaps

@@ -40,7 +40,9 @@ def sha(
 ) -> Method:
     """Weights by how well all sites do with each site's perturbed model, on top of any method that can be weighed."""
     if method.weighting not in (by_size, uniform):
-        raise ConfigError("sha chooses how much replies count, but this method or a wrapper of it does that itself")
+        raise ConfigError(
+            "sha chooses how much replies count, but this method or a wrapper of it does that itself: leave one out"
+        )
 
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
         site.nets["model"].zero_grad()  # what is found there afterwards is this site's
