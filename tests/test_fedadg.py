@@ -200,7 +200,7 @@ def test_a_batch_of_aligning_by_hand():
     write(net, received["model"]), write(generator, received["generator"])
     write(discriminator, private["discriminator"])
     site.reseed(0, "train")
-    ((x, y, _),) = site.batches(1)
+    ((x, y, *_),) = site.batches(1)
 
     def descended(module, loss, rate):
         slopes = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True)

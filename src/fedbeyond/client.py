@@ -1,6 +1,6 @@
 """What a site does: its answer to each kind of request, and the builder for ordinary local training."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial, reduce
 from itertools import count
@@ -84,13 +84,18 @@ class Local:
     """What a loss term can see while a site trains.
 
     Training begins with the received model, or with the parameters received as `start` if they differ from its own.
+    Networks `along` with it are trained by the same loss; they come from the server, or are the site's own.
     """
 
-    def __init__(self, site: Site, received: Tree, private: Tree, optimizer: Optimizer) -> None:
+    def __init__(
+        self, site: Site, received: Tree, private: Tree, optimizer: Optimizer, along: Sequence[str] = ()
+    ) -> None:
         self.site, self.received, self.private = site, received, private
         self.start: Tree = received.get("start", received["model"]["params"])
         self.net = write(site.nets["model"], received["model"] | {"params": self.start}).train()
-        self.stepper, self.steps = stepper(optimizer, self.net.parameters(), site), 0
+        self.along = {name: write(site.nets[name], (private | received)[name]).train() for name in along}
+        moving = [param for net in (self.net, *self.along.values()) for param in net.parameters()]
+        self.stepper, self.steps = stepper(optimizer, moving, site), 0
 
     @cached_property
     def params(self) -> Tree:
@@ -117,8 +122,10 @@ def nothing(site: Site) -> Tree:
 
 
 def upload(local: Local) -> tuple[Tree, Tree]:
-    """Send the model, keep what was kept."""
-    return {"model": read(local.net)}, local.private
+    """Send the model and what came along with it, keep what was kept."""
+    trained = {name: read(net) for name, net in local.along.items()}
+    sent = {name: tree for name, tree in trained.items() if name in local.received}
+    return {"model": read(local.net)} | sent, local.private | {n: t for n, t in trained.items() if n not in sent}
 
 
 def training(
@@ -127,17 +134,22 @@ def training(
     init: Callable[[Site], Tree] = nothing,
     finish: Callable[[Local], tuple[Tree, Tree]] = upload,
     epochs: int | None = None,
+    along: Sequence[str] = (),
 ) -> Client:
-    """A client that minimises the sum of `terms`; `finish` says what it then sends and keeps."""
+    """A client that minimises the sum of `terms`; `finish` says what it then sends and keeps.
+
+    `along` names networks that are trained with the model: those that the server holds are sent back, others stay
+    with the site, whose `init` then makes the first of them.
+    """
 
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-        local = Local(site, received, private, optimizer)
+        local = Local(site, received, private, optimizer, along)
 
         def loss(batch: Batch) -> Tensor:
             return reduce(add, [term(local, batch) for term in terms])
 
         for batch in site.batches(epochs):
-            descend(local.stepper, partial(loss, batch), local.net)
+            descend(local.stepper, partial(loss, batch), local.net, *local.along.values())
             local.steps += 1
         return finish(local)
 

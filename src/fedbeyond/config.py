@@ -108,6 +108,7 @@ class Config:
     optimizer: Spelling = "sgd(lr=0.05, momentum=0.9, weight_decay=0.0005)"
     train: Train = Train()
     plugins: tuple[str, ...] = ()
+    public: Spelling | None = None  # images without labels that every site holds too, for methods that need them
     bench: Bench = Bench()
 
     def identity(self) -> dict[str, Any]:
@@ -117,6 +118,8 @@ class Config:
         if path := self.split_file():
             train["split"] = f"{self.train.split} {_digest(str(path))}"
         kept = {key: value for key, value in asdict(self).items() if key != "bench"}
+        if self.public is None:  # a key younger than runs that are kept
+            del kept["public"]
         return kept | {"train": train, "plugins": plugins}
 
     def split_file(self) -> Path | None:

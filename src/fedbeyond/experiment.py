@@ -20,8 +20,9 @@ from .data import saved
 from .data.augment import chain
 from .data.division import Division, hand_out
 from .data.images import Domains, Split
+from .data.pooling import POOLED, pool, together
 from .data.site import Site, derive
-from .data.splits import Rules, divide
+from .data.splits import Rules, divide, unseen_domains
 from .errors import BusyError, ConfigError, StorageError
 from .evaluate import measure
 from .federation import Simulator, participants, play, start
@@ -41,6 +42,7 @@ class Experiment(NamedTuple):
     nets: Networks
     federation: Simulator
     gate: Gate
+    vals: dict[str, Split]  # what each client validates on
     tests: dict[str, Split]  # the unseen domains
     homes: dict[str, str]  # the domain that each client stands for
 
@@ -72,16 +74,55 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     train = config.train
     divided = division(config, domains)
     data, tests = hand_out(domains, divided)
+    require(method, config, len(data))
     shape = tuple(next(iter(tests.values()))[0].shape[1:])
     nets = networks(method, Task(domains.classes, shape, network), config.seed, device)
     settings: dict[str, Any] = {"batch_size": train.batch_size, "epochs": train.epochs, "rounds": train.rounds}
     settings |= {"schedule": registry.make_one("schedules", train.schedule)}
     settings |= {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}
+    vals = {name: splits["val"] for name, splits in data.items()}
+    if method.pooled:
+        pooled, origin = pool(data)
+        data, settings = {POOLED: pooled}, settings | {"origin": origin}
+    if method.public:
+        shown = public(config, shape)
+        data = {name: splits | {"public": shown} for name, splits in data.items()}
     sites = [Site(name, splits, nets, **settings) for name, splits in data.items()]
     homes = {name: holding.domain for name, holding in divided.clients.items()}
     shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
     gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, train.quorum)
-    return Experiment(config, method, nets, Simulator(method.client, sites), gate, tests, homes)
+    return Experiment(config, method, nets, Simulator(method.client, sites), gate, vals, tests, homes)
+
+
+def require(method: Method, config: Config, sites: int) -> None:
+    """Refuse a setting that cannot give a method what it needs, before anything is trained."""
+    if sites < method.least:
+        raise ConfigError(
+            f"{config.method} needs {method.least} {'domains' if method.pooled else 'sites'} or more to learn from, "
+            f"and with {config.target} unseen there {'is' if sites == 1 else 'are'} {sites}; leave out fewer domains, "
+            "or set train.clients_per_domain"
+        )
+    if method.public and config.public is None:
+        raise ConfigError(
+            f"{config.method} needs images without labels that every site may see; name a dataset of them, as in "
+            'public = "folder(root=data/public)" (or --set public=...)'
+        )
+
+
+def public(config: Config, shape: tuple[int, ...]) -> Split:
+    """The images that every site may see, without labels and without those of a domain that is to stay unseen."""
+    assert config.public is not None
+    unseen = unseen_domains(config.target)
+    shown = {name: split for name, split in dataset(config.public).images.items() if name not in unseen}
+    if not shown:
+        raise ConfigError(f"public={config.public} has no images but those of {config.target}, which is to be unseen")
+    images, labels = together(list(shown.values()))
+    if images.shape[1:] != shape:
+        given, wanted = (" x ".join(map(str, one)) for one in (images.shape[1:], shape))
+        raise ConfigError(
+            f"public={config.public} has images of {given}, {config.data} of {wanted}; give both one size"
+        )
+    return images, torch.full_like(labels, -1)
 
 
 def adapted(method: Method, train: Train) -> Method:
@@ -212,13 +253,13 @@ def claimed(folder: Path, config: Config) -> Iterator[None]:
 def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str, Any]) -> Line:
     """The line of a round: how good the global model is everywhere, and what happened."""
     config = experiment.config
-    net = write(experiment.nets["model"], state["server"]["model"])
+    models = list(experiment.method.judged(state["server"]).values())
     scores: dict[str, Any] = {}
-    for name, site in experiment.federation.sites.items():
-        scores[name] = {"val": _numbers(net, site.data["val"])}
+    for name, split in experiment.vals.items():
+        scores[name] = {"val": _numbers(experiment, models, split)}
         if experiment.homes[name] != name:  # one of several clients
-            scores[name] |= {"domain": experiment.homes[name], "images": len(site.data["val"][1])}
-    scores |= {name: {"test": _numbers(net, split)} for name, split in experiment.tests.items()}
+            scores[name] |= {"domain": experiment.homes[name], "images": len(split[1])}
+    scores |= {name: {"test": _numbers(experiment, models, split)} for name, split in experiment.tests.items()}
     numbers = told(state["weighting"]) | told(state["server"])
     return {
         "method": config.method,
@@ -240,8 +281,11 @@ def told(state: Tree) -> dict[str, Any]:
     return tree.map(lambda leaf: leaf.item(), state.get("told", {}))  # type: ignore[no-any-return]
 
 
-def _numbers(net: torch.nn.Module, split: Split) -> dict[str, float]:
-    return {name: value.item() for name, value in measure(net, split).items()}
+def _numbers(experiment: Experiment, models: list[Tree], split: Split) -> dict[str, float]:
+    """How good the models are on a split; of several, the mean."""
+    net = experiment.nets["model"]
+    found = [measure(write(net, model), split) for model in models]
+    return {name: sum(one[name].item() for one in found) / len(found) for name in found[0]}
 
 
 def _ledger(left: list[Left]) -> dict[str, dict[str, dict[str, int]]]:

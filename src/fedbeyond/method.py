@@ -49,6 +49,11 @@ def also(sends: Sends, kind: str, **more: Sent) -> Sends:
     return {**sends, kind: {**sends.get(kind, {}), **more}}
 
 
+def the_model(state: Tree) -> Tree:
+    """The global model, and no other."""
+    return {"model": state["model"]}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A method of federated domain generalization."""
@@ -61,3 +66,7 @@ class Method:
     shared: tuple[str, ...] = ("model",)  # the networks the server holds
     augment: Augment = plain
     sampler: Sampler = shuffled
+    judged: Callable[[Tree], Mapping[str, Tree]] = the_model  # of the server's state: their mean measure is reported
+    least: int = 1  # sites that it needs; of a pooled method: domains
+    pooled: bool = False  # no federation: one site holds the data of all, and knows which image is whose
+    public: bool = False  # every site also holds the same images without labels, `site.data["public"]`

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -28,32 +29,43 @@ def sam(
     rho: Annotated[float, Field(ge=0)] = 0.05, lr: float = 0.05, momentum: float = 0.0, weight_decay: float = 0.0
 ) -> Optimizer:
     """Sharpness-aware minimisation: SGD with the gradient found `rho` uphill of where the parameters are."""
-    return lambda params: Sam(params, rho, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    return sharp(sgd(lr, momentum, weight_decay), rho)
 
 
-class Sam(torch.optim.SGD):
-    """Foret, Kleiner, Mobahi, Neyshabur; ICLR 2021; https://arxiv.org/abs/2010.01412"""
+def sharp(optimizer: Optimizer, rho: float) -> Optimizer:
+    """An optimizer that goes by the gradient found `rho` uphill of where the parameters are.
 
-    def __init__(self, params: Iterable[nn.Parameter], rho: float, **options: float) -> None:
-        super().__init__(params, **options)  # type: ignore[arg-type]
-        self.rho = rho
+    Foret, Kleiner, Mobahi, Neyshabur; ICLR 2021; https://arxiv.org/abs/2010.01412. One that does so already takes
+    this `rho` in the place of its own.
+    """
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor]) -> Tensor:  # type: ignore[override]
-        """Look at the gradient, climb, look again, come back and descend by what was seen there."""
+    def make(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        stepper = optimizer(params)
+        if not hasattr(stepper, "rho"):
+            stepper.step = partial(_climb, stepper, stepper.step)  # type: ignore[method-assign, assignment]
+        stepper.rho = rho  # type: ignore[attr-defined]
+        return stepper
+
+    return make
+
+
+@torch.no_grad()
+def _climb(stepper: torch.optim.Optimizer, step: Callable[[], object], closure: Callable[[], Tensor]) -> Tensor:
+    """Look at the gradient, climb, look again, come back and descend by what was seen there."""
+    with torch.enable_grad():
+        loss = closure()
+    moved = [param for group in stepper.param_groups for param in group["params"] if param.grad is not None]
+    slopes = [param.grad for param in moved]
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(slope) for slope in slopes]))
+    rho = stepper.rho  # type: ignore[attr-defined]
+    if rho and norm > 0:
+        here = [param.clone() for param in moved]
+        torch._foreach_add_(moved, torch._foreach_mul(slopes, float(rho / norm)))
         with torch.enable_grad():
-            loss = closure()
-        moved = [param for group in self.param_groups for param in group["params"] if param.grad is not None]
-        slopes = [param.grad for param in moved]
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(slope) for slope in slopes]))
-        if self.rho and norm > 0:
-            here = [param.clone() for param in moved]
-            torch._foreach_add_(moved, torch._foreach_mul(slopes, float(self.rho / norm)))
-            with torch.enable_grad():
-                closure()
-            torch._foreach_copy_(moved, here)
-        super().step()
-        return loss
+            closure()
+        torch._foreach_copy_(moved, here)
+    step()
+    return loss
 
 
 plain_sgd = sgd()

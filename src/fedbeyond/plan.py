@@ -15,7 +15,7 @@ from .data import saved
 from .data.division import count
 from .data.images import Domains
 from .data.known import Outline, outline
-from .data.splits import cut
+from .data.splits import cut, unseen_domains
 from .errors import ConfigError, MissingError
 from .nets import Task, read
 from .nets import weights as files
@@ -108,17 +108,30 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
     for cell in cells:
         optimizer = registry.make_one("optimizers", cell.optimizer)
         method = experiment.adapted(registry.build(cell.method, optimizer=optimizer), cell.train)
+        experiment.require(method, cell, sources(cell, found))
         network = registry.make_one("networks", unloaded(cell.network))
         with torch.device("meta"):  # shapes are all that is needed
             nets = method.networks(Task(found.classes, shape, network))
         shared = {name: read(nets[name]) for name in method.shared}
         numbers = sum(param.numel() for param in nets["model"].parameters())
         told = [f"{cell.method}: {cell.network} with {numbers:,} parameters; leaves each site every round:"]
+        if method.pooled:
+            told = [f"{cell.method}: {cell.network} with {numbers:,} parameters; NOT FEDERATED, a reference:"]
+            told.append("  all images and labels of all sites are pooled in one place before the first round")
+            yield told
+            continue
         for kind, names in method.sends.items():
             for name, sent in names.items():
                 size = tree.size(sent.like(shared, {}))
                 told.append(f"  {name:16} {sent.kind:12} {size:12,} bytes  (in answer to {kind!r})")
         yield told
+
+
+def sources(config: Config, found: Domains | Outline) -> int:
+    """How many sites take part in a run."""
+    if isinstance(found, Domains):
+        return len(experiment.division(config, found).clients)
+    return (len(found.domains) - len(unseen_domains(config.target))) * config.train.clients_per_domain
 
 
 def weights(config: Config, found: Domains | Outline) -> Iterator[str]:

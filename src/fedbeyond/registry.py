@@ -26,6 +26,8 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "fedadg": "fedbeyond.methods.fedadg:fedadg",
         "ndag": "fedbeyond.methods.ndag:ndag",
         "feddag": "fedbeyond.methods.feddag:feddag",
+        "local": "fedbeyond.methods.local:local",
+        "erm": "fedbeyond.methods.erm:erm",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",

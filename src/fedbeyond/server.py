@@ -79,6 +79,19 @@ def mean(replies: list[Reply], key: str) -> Any:
     return tree.mean([reply.body[key] for reply in replies], [reply.weight for reply in replies])
 
 
+def gather(kind: str, bank: Tree, now: Round, body: Tree | None = None) -> Conversation:
+    """`bank` with the answers to `kind` of those clients of this round who have not yet given theirs.
+
+    For what is asked of a site once in a run: `bank = yield from gather("style", state["bank"], now)`. A site that
+    fails to answer is asked again in its next round.
+    """
+    new = tuple(client for client in now.clients if client not in bank)
+    if not new:
+        return bank
+    replies = yield Request(kind, body or {}, new, quorum=1)
+    return bank | {reply.client: reply.body for reply in replies}
+
+
 def average(state: Tree, now: Round) -> Conversation:
     """Send everything, train, take the mean of everything."""
     replies = yield Request("train", state, now.clients)

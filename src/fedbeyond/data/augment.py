@@ -9,11 +9,12 @@ from torch.nn import functional as F
 
 
 class Batch(NamedTuple):
-    """Images with their labels, and perhaps the same images in further styles."""
+    """Images with their labels, perhaps in further styles too; if they are pooled, the number of each one's domain."""
 
     x: Tensor
     y: Tensor
     views: tuple[Tensor, ...] = ()
+    origin: Tensor | None = None
 
     @property
     def merged(self) -> tuple[Tensor, Tensor]:
@@ -21,6 +22,12 @@ class Batch(NamedTuple):
         if not self.views:
             return self.x, self.y
         return torch.cat((self.x, *self.views)), self.y.repeat(1 + len(self.views))
+
+    @property
+    def origins(self) -> Tensor:
+        """The domains of all images, views too."""
+        assert self.origin is not None, "only a pooled method may ask where an image comes from"
+        return self.origin.repeat(1 + len(self.views))
 
 
 Augment = Callable[[Batch, torch.Generator], Batch]

@@ -13,6 +13,7 @@ class View:
 
     def __init__(self, sources: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
         self.sources, self.rows = tuple(sources), torch.cat(tuple(rows))
+        self.parts = tuple(zip(sources, rows, strict=True))
         self.source = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor([len(some) for some in rows]))
 
     def __len__(self) -> int:

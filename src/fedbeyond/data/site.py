@@ -38,10 +38,12 @@ class Site:
         rounds: int = 1,
         schedule: Schedule = constant(),  # noqa: B008 (a plain function)
         device: str = "cpu",
+        origin: Tensor | None = None,
     ) -> None:
         self.name, self.data, self.nets, self.seed, self.device = name, data, nets, seed, device
         self.augment, self.sampler, self.batch_size, self.epochs = augment, sampler, batch_size, epochs
         self.rounds, self.schedule, self.pace = rounds, schedule, 1.0
+        self.origin = origin  # the domain of each training image, where those of several are pooled
         self.rng = torch.Generator()
 
     @property
@@ -67,6 +69,8 @@ class Site:
         x, y = self.data["train"]
         for index in self.sampler(y, self.epochs if epochs is None else epochs, self.batch_size, self.rng):
             batch = Batch(pixels(x[index].to(self.device)), y[index].to(self.device))
+            if self.origin is not None:
+                batch = batch._replace(origin=self.origin[index].to(self.device))
             yield self.augment(batch, self.rng)
 
     def measure(self, model: Tree, split: str = "val") -> dict[str, Tensor]:

@@ -1,9 +1,12 @@
 """Three tiny sites and a tiny network, so that a law takes a moment."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from ..data.images import Split
+from ..data.pooling import POOLED, pool
 from ..data.site import Site
 from ..experiment import networks
 from ..gate import Gate
@@ -18,7 +21,9 @@ CLASSES = ("red", "green", "blue")
 def tiny(task: Task) -> Classifier:
     """One convolution with BatchNorm, so that counters and running means are there too."""
     body = nn.Sequential(nn.Conv2d(task.shape[0], 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-    return Classifier(body, 4, len(task.classes))
+    net = Classifier(body, 4, len(task.classes))
+    net.stages = ("body.2",)
+    return net
 
 
 TASK = Task(CLASSES, (3, 6, 6), tiny)
@@ -49,11 +54,18 @@ def shared(method: Method) -> Tree:
 
 def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1) -> list[Site]:
     """The toy sites, as the method samples and augments them."""
-    scratch = nets(method)
-    settings = {"augment": method.augment, "sampler": method.sampler, "batch_size": 8, "epochs": epochs}
-    return [Site(name, data, scratch, **settings) for name, data in domains(sizes).items()]  # type: ignore[arg-type]
+    scratch, data = nets(method), domains(sizes)
+    settings: dict[str, Any] = {"augment": method.augment, "sampler": method.sampler, "batch_size": 8, "epochs": epochs}
+    if method.pooled:
+        pooled, settings["origin"] = pool(data)
+        data = {POOLED: pooled}
+    if method.public:
+        x = torch.rand(24, *TASK.shape, generator=torch.Generator().manual_seed(2))
+        data = {name: splits | {"public": (x, torch.full((24,), -1))} for name, splits in data.items()}
+    return [Site(name, splits, scratch, **settings) for name, splits in data.items()]
 
 
 def gate(method: Method, sizes: dict[str, int] = SIZES, quorum: int | None = None) -> Gate:
     """The gate before the toy sites."""
-    return Gate(method.sends, shared(method), sizes, quorum)
+    held = {POOLED: sum(sizes.values())} if method.pooled else sizes
+    return Gate(method.sends, shared(method), held, quorum)

@@ -35,6 +35,8 @@ def ga(
     shared_step: bool = False,
 ) -> Method:
     """Weights that grow where the mean model generalizes worst, on top of any method that lets itself be weighed."""
+    if method.pooled:
+        raise ConfigError("ga weighs sites, but this method pools the data of all in one place: leave one out")
     if method.weighting not in (by_size, uniform):
         raise ConfigError(
             "ga chooses how much replies count, but this method or a wrapper of it does that itself: leave one out"

@@ -39,6 +39,8 @@ def sha(
     warmup: Annotated[int, Field(ge=0)] = 0,
 ) -> Method:
     """Weights by how well all sites do with each site's perturbed model, on top of any method that can be weighed."""
+    if method.pooled:
+        raise ConfigError("sha weighs sites, but this method pools the data of all in one place: leave one out")
     if method.weighting not in (by_size, uniform):
         raise ConfigError(
             "sha chooses how much replies count, but this method or a wrapper of it does that itself: leave one out"

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle as Hook
 
 from ..errors import ConfigError
 from ..tree import Tree
@@ -28,6 +29,7 @@ class Classifier(nn.Module):
     """A body that turns images into feature maps, and a linear head on their average."""
 
     attentive = True  # the head weighs the maps themselves, so that it tells where the network looks
+    stages: tuple[str, ...] = ()  # parts whose outputs are maps that still carry style, from shallow to deep
 
     def __init__(self, body: nn.Module, width: int, classes: int) -> None:
         super().__init__()
@@ -67,7 +69,9 @@ def convnet(width: Annotated[int, Field(gt=0)] = 16) -> Callable[[Task], Classif
             body.append(nn.ReLU(inplace=True))
             if depth < 3:
                 body.append(nn.MaxPool2d(2, ceil_mode=True))
-        return Classifier(body, channels[-1], len(task.classes))
+        net = Classifier(body, channels[-1], len(task.classes))
+        net.stages = ("body.3", "body.7", "body.11")
+        return net
 
     return build
 
@@ -86,6 +90,20 @@ def for_images(name: str, networks: Callable[[Task], Networks]) -> Callable[[Tas
         return networks(task)
 
     return checked
+
+
+def at_stages(net: nn.Module, name: str, act: Callable[[Tensor], Tensor | None], depth: int = 3) -> list[Hook]:
+    """Call `act` on the maps that each of the first `depth` stages puts out; what it returns takes their place.
+
+    `name` is the method that wants to, for saying so where a network has no such stages.
+    """
+    stages = net.stages[:depth] if isinstance(net, Classifier) else ()
+    if not stages:
+        raise ConfigError(
+            f"{name} works on the maps of a network's early layers, and {type(net).__name__.lower()} names none; "
+            "take convnet, a ResNet, AlexNet or MobileNetV2"
+        )
+    return [net.get_submodule(place).register_forward_hook(lambda part, given, maps: act(maps)) for place in stages]
 
 
 def classifier(task: Task) -> Networks:

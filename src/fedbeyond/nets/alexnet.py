@@ -17,6 +17,7 @@ class Alex(Classifier):
 
     body: "Body"
     attentive = False  # what the head weighs is no map any more
+    stages = ("body.features.2", "body.features.5", "body.features.7")
 
     def maps(self, x: Tensor) -> Tensor:
         """The last feature maps."""

@@ -23,6 +23,8 @@ STAGES = (  # expansion, channels, blocks, stride of the first: the paper's tabl
 class Mobile(Classifier):
     """A MobileNetV2 body, and a linear head on the average of its last maps, some of which are dropped in training."""
 
+    stages = ("body.features.3", "body.features.6", "body.features.13")  # a quarter, an eighth, a sixteenth of the size
+
     def __init__(self, body: nn.Module, classes: int) -> None:
         super().__init__(body, WIDTH, classes)
         self.dropout = nn.Dropout(0.2)

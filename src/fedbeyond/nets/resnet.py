@@ -17,6 +17,8 @@ Block = type["Basic"] | type["Bottleneck"]
 class Residual(Classifier):
     """A ResNet body and a linear head on the average of its last maps."""
 
+    stages = ("body.layer1", "body.layer2", "body.layer3")
+
     def maps(self, x: Tensor) -> Tensor:
         """The last feature maps."""
         return self.body(files.normalised(x))  # type: ignore[no-any-return]

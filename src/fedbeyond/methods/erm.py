@@ -1,0 +1,21 @@
+"""Empirical risk minimisation on the data of all sites, pooled in one place: a reference, not a federation.
+
+Vapnik: Principles of Risk Minimization for Learning Theory; NeurIPS 1991.
+
+What ordinary training reaches that may see everything but the unseen domain. A federated method that keeps data where
+they are has done well when it comes near.
+"""
+
+from ..client import training
+from ..losses import cross_entropy
+from ..method import Method
+from ..optimizers import Optimizer, plain_sgd
+from ..server import averaging
+from ..tree import Tree
+
+PRESETS: dict[str, Tree] = {}
+
+
+def erm(optimizer: Optimizer = plain_sgd) -> Method:
+    """Ordinary training on all sources pooled."""
+    return Method(client=training(cross_entropy(), optimizer=optimizer), server=averaging, weighting=None, pooled=True)
