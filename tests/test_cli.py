@@ -105,7 +105,9 @@ def test_check_plans_a_known_dataset_that_is_not_there(call, tmp_path, monkeypat
 
 def test_list_prints_every_shelf(call):
     code, out, _ = call("list")
-    assert code == 0 and all(word in out for word in ("fedavg", "ga", "styles", "convnet", "sgd", "presets: default"))
+    assert code == 0 and all(word in out for word in ("fedavg", "ga", "styles", "convnet", "sgd", "cosine"))
+    code, out, _ = call("list", "fedprox")
+    assert code == 0 and "mu = 0.01, official 0.1" in out and "MLSys 2020" in out
 
 
 def test_data_show_writes_a_picture(call, tmp_path):

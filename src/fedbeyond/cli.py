@@ -121,15 +121,21 @@ def report(
 
 
 @app.command("list")
-def list_shelf(
-    shelf: Annotated[
-        str, typer.Argument(help="methods, wrappers, datasets, networks, optimizers, schedules or transforms.")
+def list_names(
+    word: Annotated[
+        str,
+        typer.Argument(
+            metavar="[SHELF|NAME]",
+            help="methods, wrappers, datasets, networks, optimizers, schedules or transforms; or a name: fedprox.",
+        ),
     ] = "",
+    style: Annotated[str, typer.Option("--format", help="Of the table of methods: text or markdown.")] = "text",
 ) -> None:
-    """Print what can be chosen, with options and presets."""
-    from .plan import catalogue
+    """Print what can be chosen: a shelf, methods as a table; or one name with its paper, options and presets."""
+    from .catalogue import listing
 
-    print(catalogue(shelf), end="")
+    for line in listing(word, style):
+        print(line)
 
 
 @data.command()

@@ -1,6 +1,5 @@
-"""What would be run, and what can be chosen: told before anything is trained."""
+"""What would be run: told before anything is trained."""
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from .data.splits import cut, unseen_domains
 from .errors import ConfigError, MissingError
 from .nets import Task, read
 from .nets import weights as files
-from .spelling import parse, spell_value
+from .spelling import parse
 
 
 def plan(config: Config) -> str:
@@ -156,20 +155,3 @@ def unloaded(network: str) -> str:
 
 def _shape(domains: Domains) -> tuple[int, ...]:
     return tuple(next(iter(domains.images.values()))[0].shape[1:])
-
-
-def catalogue(shelf: str = "") -> str:
-    """Every name on a shelf (or on all), what it is, its options and presets."""
-    if shelf and shelf not in registry.SHELVES:
-        raise ConfigError(f"nothing to list under {shelf!r}; {registry.nearest(shelf, registry.SHELVES)}")
-    lines = []
-    for title in [shelf] if shelf else registry.SHELVES:
-        lines.append(f"{title}:")
-        for name in registry.known(title):
-            factory = registry.find(title, name)
-            options = ", ".join(f"{key}={spell_value(p.default)}" for key, p in registry.options(factory).items())
-            presets = ", ".join(list(registry.presets(factory))[1:])
-            lines.append(f"  {name:14} {(inspect.getdoc(factory) or '').splitlines()[0]}")
-            lines += [f"  {'':14} options: {options}"] if options else []
-            lines += [f"  {'':14} presets: default, {presets}"] if presets and title in ("methods", "wrappers") else []
-    return "\n".join(lines) + "\n"

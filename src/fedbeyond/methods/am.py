@@ -1,8 +1,8 @@
-"""Amplitude mix: a Fourier-based augmentation.
+"""A Fourier-based Framework for Domain Generalization.
 
-Xu, Zhang, Zhang, Wang, Tian: A Fourier-based Framework for Domain Generalization; CVPR 2021;
-https://arxiv.org/abs/2105.11120; as used for federated domain generalization by Zhang and others, CVPR 2023 (see ga).
+Xu, Zhang, Zhang, Wang, Tian; CVPR 2021; https://arxiv.org/abs/2105.11120
 
+Its amplitude mix, as used for federated domain generalization by Zhang and others, CVPR 2023 (see ga).
 Style lives in the amplitudes of an image's spectrum, shape in its phases. Over any method: images keep their phases
 and take over part of the amplitudes of another image of the same site.
 """

@@ -1,9 +1,9 @@
-"""Empirical risk minimisation on the data of all sites, pooled in one place: a reference, not a federation.
+"""Principles of Risk Minimization for Learning Theory.
 
-Vapnik: Principles of Risk Minimization for Learning Theory; NeurIPS 1991.
+Vapnik; NeurIPS 1991.
 
-What ordinary training reaches that may see everything but the unseen domain. A federated method that keeps data where
-they are has done well when it comes near.
+Ordinary training on the data of all sites, pooled in one place: a reference, not a federation. It shows what
+can be reached by who may see everything but the unseen domain; a federated method that comes near has done well.
 """
 
 from ..client import training

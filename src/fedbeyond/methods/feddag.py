@@ -1,6 +1,6 @@
 """FedDAG: Federated Domain Adversarial Generation Towards Generalizable Medical Image Analysis.
 
-Che, Wu, Jin, Xia, Chen.
+Che, Wu, Jin, Xia, Chen; 2025.
 
 Sites train by NDAG (a generator of novel styles against a student, followed by a teacher), the server weighs their
 teachers by SHA (how well all sites do with each of them, perturbed). Each half stands in a file of its own, so that

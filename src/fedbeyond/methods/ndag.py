@@ -1,7 +1,8 @@
-"""NDAG, Novel Domain Adversarial Generation: FedDAG's local training (see feddag for the whole).
+"""FedDAG: Federated Domain Adversarial Generation Towards Generalizable Medical Image Analysis.
 
-Che, Wu, Jin, Xia, Chen: FedDAG: Federated Domain Adversarial Generation Towards Generalizable Medical Image Analysis.
+Che, Wu, Jin, Xia, Chen; 2025.
 
+NDAG, Novel Domain Adversarial Generation: FedDAG's local training (see feddag for the whole).
 A generator, shared by all sites, perturbs images so that they look novel to the student but keep their class; the
 student learns not to be moved by that; a teacher at each site, the moving average of its student, is what is averaged.
 """

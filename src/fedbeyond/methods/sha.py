@@ -1,7 +1,8 @@
-"""SHA, Sharpness-aware Hierarchical Aggregation: FedDAG's way to weigh models (see feddag for the whole).
+"""FedDAG: Federated Domain Adversarial Generation Towards Generalizable Medical Image Analysis.
 
-Che, Wu, Jin, Xia, Chen: FedDAG: Federated Domain Adversarial Generation Towards Generalizable Medical Image Analysis.
+Che, Wu, Jin, Xia, Chen; 2025.
 
+SHA, Sharpness-aware Hierarchical Aggregation: FedDAG's way to weigh models (see feddag for the whole).
 Every site perturbs its model a little uphill; all sites say how well they do with the perturbed models of all. Who
 scores well counts more, and each site's model is first averaged with its own better ones of earlier rounds.
 """
