@@ -24,7 +24,7 @@ from .data.pooling import POOLED, pool, together
 from .data.site import Site, derive
 from .data.splits import Rules, divide, unseen_domains
 from .errors import BusyError, ConfigError, StorageError
-from .evaluate import measure
+from .evaluate import evaluate
 from .federation import Simulator, participants, play, start
 from .gate import Gate, Left
 from .method import Method
@@ -281,11 +281,18 @@ def told(state: Tree) -> dict[str, Any]:
     return tree.map(lambda leaf: leaf.item(), state.get("told", {}))  # type: ignore[no-any-return]
 
 
-def _numbers(experiment: Experiment, models: list[Tree], split: Split) -> dict[str, float]:
+def _numbers(experiment: Experiment, models: list[Tree], split: Split) -> dict[str, Any]:
     """How good the models are on a split; of several, the mean."""
     net = experiment.nets["model"]
-    found = [measure(write(net, model), split) for model in models]
-    return {name: sum(one[name].item() for one in found) / len(found) for name in found[0]}
+    found = [evaluate(write(net, model), split) for model in models]
+    return found[0] if len(found) == 1 else {key: _middle([one.get(key) for one in found]) for key in found[0]}
+
+
+def _middle(values: list[Any]) -> Any:
+    """The mean of numbers, or of lists of them, place by place; none where one is missing."""
+    if isinstance(values[0], list):
+        return [_middle(list(each)) for each in zip(*values, strict=True)]
+    return None if None in values else sum(values) / len(values)
 
 
 def _ledger(left: list[Left]) -> dict[str, dict[str, dict[str, int]]]:
