@@ -134,9 +134,10 @@ def test_it_comes_as_markdown_latex_and_csv():
 def test_the_page_has_a_section_for_it_only_when_asked():
     every = lines(["fedavg"])
     both = beside.beside(table.tabulate(every), "ga/table1_pacs")
-    html = page(every, both=both)
+    ours = table.tabulate(every)
+    html = page(every, ours, both)
     assert "Beside ga, table1_pacs" in html and 'class="theirs"' in html and "92.77" in html and "http" not in html
-    assert "Beside" not in page(every) and 'class="theirs"' not in page(every)
+    assert "Beside" not in page(every, ours) and 'class="theirs"' not in page(every, ours)
 
 
 @pytest.mark.parametrize("style", ["text", "markdown", "latex", "csv", "html"])

@@ -70,7 +70,8 @@ def test_tables_come_as_markdown_latex_and_csv():
 
 
 def test_the_page_needs_nothing_but_itself_and_escapes_names():
-    html = page([*LINES, *[{**entry, "method": "<script>x"} for entry in LINES if entry["method"] == "fedavg"]])
+    lines = [*LINES, *[{**entry, "method": "<script>x"} for entry in LINES if entry["method"] == "fedavg"]]
+    html = page(lines, table.tabulate(lines))
     assert "70.0 ± 14.1" in html and "<script" not in html and "&lt;script&gt;x" in html
     assert "http" not in html and "src=" not in html and "@import" not in html
     assert "1,002" in html  # the most that left a site
@@ -117,7 +118,7 @@ def test_a_domain_that_was_unseen_in_two_ways_is_told():
     found = table.tabulate([both])
     assert found.targets == ("a", "b") and found.on("fedavg", "b") == [30]
     assert found.average("fedavg") == pytest.approx([40]) and table.unseen(both) == pytest.approx(0.4)
-    assert "a,0,0,50.0000" in table.csv(found).replace('"', "") and "b unseen" in page([both])
+    assert "a,0,0,50.0000" in table.csv(found).replace('"', "") and "b unseen" in page([both], found)
     with pytest.raises(ConfigError, match="a was unseen in two runs"):
         table.tabulate([both, pair])
 

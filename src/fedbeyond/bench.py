@@ -15,7 +15,7 @@ from .config import Config, cells
 from .data.splits import sources
 from .errors import BusyError, ConfigError, FederationError
 from .progress import Meter
-from .report import beside, table
+from .report import beside, layout, statistics, table
 from .results import Line
 
 
@@ -144,22 +144,33 @@ def machine(device: str, threads: int) -> str:
     return device
 
 
-def write_report(runs: list[Path], select: str, style: str, out: Path | None, paper: str | None = None) -> None:
-    """A table or page of runs, perhaps beside a paper's numbers, to a file or to the terminal."""
+def write_report(
+    runs: list[Path],
+    select: str,
+    style: str,
+    out: Path | None,
+    paper: str | None = None,
+    metric: str = "accuracy",
+    baseline: str | None = None,
+) -> None:
+    """A table or page of runs, perhaps beside a paper's numbers or a baseline's, to a file or to the terminal."""
     styles = {"text": table.text, "markdown": table.markdown, "latex": table.latex, "csv": table.csv}
     paired = {"text": beside.text, "markdown": beside.markdown, "latex": beside.latex, "csv": beside.as_csv}
     if style not in (*styles, "html"):
         raise ConfigError(f"format {style!r} is not known; {registry.nearest(style, [*styles, 'html'])}")
     lines = results.load(runs)
-    found = table.tabulate(lines, select)
+    found = table.tabulate(lines, select, metric)
     both = beside.beside(found, paper) if paper else None
     if style == "html":
         from .report.page import page
 
-        content = page(lines, select, both)
+        content = page(lines, found, both, baseline)
         out = out or Path("report.html")
     else:
         content = paired[style](both) if both else styles[style](found)
+    if baseline and style in ("text", "markdown", "latex"):
+        draw = {"text": layout.text, "markdown": layout.markdown, "latex": layout.latex}[style]
+        content += "\n" + draw(statistics.rows(found, baseline), statistics.caption(found, baseline))
     if out is None:
         sys.stdout.write(content)
     else:

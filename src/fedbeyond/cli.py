@@ -113,11 +113,13 @@ def report(
     style: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or html.")] = "text",
     out: Annotated[Path | None, typer.Option(help="A file to write; none: the terminal (html: report.html).")] = None,
     beside: Annotated[str | None, typer.Option(metavar="PAPER[/TABLE]", help="A paper's numbers, as in ga.")] = None,
+    metric: Annotated[str, typer.Option(help="accuracy, balanced_accuracy, f1, auc, ...")] = "accuracy",
+    baseline: Annotated[str | None, typer.Option(metavar="METHOD", help="Differences to it, with p-values.")] = None,
 ) -> None:
     """Make a table of methods and unseen domains, or a page, from the results of runs."""
     from .bench import write_report
 
-    write_report(runs, select, style, out, beside)
+    write_report(runs, select, style, out, beside, metric, baseline)
 
 
 @app.command("list")

@@ -10,7 +10,7 @@ from .. import spelling
 from ..errors import ConfigError
 from ..registry import nearest
 from . import layout
-from .table import Table, number, unseen
+from .table import Table, number
 
 SHELF = files(__package__).joinpath("papers")
 PAPERS = tuple(sorted(file.name.removesuffix(".csv") for file in SHELF.iterdir() if file.name.endswith(".csv")))
@@ -52,7 +52,9 @@ class Beside(NamedTuple):
         """What the numbers are, and whose."""
         told = f"{self.ours.caption}. Rows 'as printed' hold the numbers of the paper itself ({self.paper}, "
         told += f"{self.table}; {self.metric}, %), found by its authors under their own protocol, and not by us"
-        return told + ("" if self.metric == "accuracy" else f"; NOT COMPARABLE: theirs is {self.metric}, not accuracy")
+        if self.metric != self.ours.metric:
+            told += f"; NOT COMPARABLE: theirs is {self.metric}, ours {self.ours.metric}"
+        return told
 
 
 @cache
@@ -74,7 +76,7 @@ def beside(ours: Table, name: str) -> Beside:
         raise ConfigError(f"{paper} has no table {chosen!r}; {nearest(chosen, tables)} (it has {', '.join(tables)})")
     chosen = chosen or _fitting(ours, paper, tables)
     metrics = [entry.metric for entry in tables[chosen]]
-    metric = "accuracy" if "accuracy" in metrics else metrics[0]  # ours are accuracies
+    metric = ours.metric if ours.metric in metrics else metrics[0]
     theirs = tuple(entry for entry in tables[chosen] if entry.metric == metric)
     there = domains(chosen, tables)
     if not set(there) & set(ours.targets):
@@ -134,8 +136,8 @@ def as_csv(both: Beside) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["source", "row", "method", "target", "seed", "round", "metric", "value", "std"])
     for (method, target, seed), line in both.ours.picked.items():
-        value = f"{100 * unseen(line, target):.4f}"
-        writer.writerow(["ours", "", method, target, seed, line["round"], "accuracy", value, ""])
+        value = f"{both.ours.one(method, target, seed):.4f}"
+        writer.writerow(["ours", "", method, target, seed, line["round"], both.ours.metric, value, ""])
     for entry in both.theirs:
         told = [entry.row, entry.method, entry.target, "", "", entry.metric, entry.value, entry.std]
         writer.writerow([f"{both.paper}/{both.table}", *told])

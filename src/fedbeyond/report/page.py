@@ -9,16 +9,16 @@ import jinja2
 from .. import __version__
 from ..data.splits import unseen_domains
 from ..results import Line
-from . import beside
+from . import beside, statistics
 from .beside import Beside
-from .table import Table, rows, runs, tabulate, unseen
+from .table import Table, rows, runs, unseen
 
 WIDTH, HEIGHT = 320, 180
 
 
-def page(lines: list[Line], rule: str = "source-validation", both: Beside | None = None) -> str:
+def page(lines: list[Line], table: Table, both: Beside | None = None, baseline: str | None = None) -> str:
     """The page of all finished runs, perhaps with a paper's numbers beside them."""
-    table = tabulate(lines, rule)
+    baseline = baseline or next((name for name in ("fedavg", *table.methods) if name in table.methods), "")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files(__package__).joinpath("page.html").read_text("utf-8"))
     every = [run for key, run in runs(lines).items() if key[0] in table.methods]
@@ -27,7 +27,10 @@ def page(lines: list[Line], rule: str = "source-validation", both: Beside | None
         rows=rows(table),
         both=both,
         pairs=beside.rows(both) if both else [],
-        answer=answer(table),
+        answer=answer(table, baseline),
+        baseline=baseline,
+        differences=statistics.rows(table, baseline) if len(table.methods) > 1 else [],
+        about=statistics.caption(table, baseline),
         charts=[chart(every, table, target) for target in table.targets],
         width=WIDTH,
         height=HEIGHT,
@@ -37,20 +40,24 @@ def page(lines: list[Line], rule: str = "source-validation", both: Beside | None
     )
 
 
-def answer(table: Table) -> str:
+def answer(table: Table, baseline: str) -> str:
     """What the table says, in a sentence, with its uncertainty."""
-    averages = {method: table.average(method) for method in table.methods if table.average(method)}
-    if not averages:
-        return "No method has been run on every target yet."
-    order = sorted(averages, key=lambda method: -mean(averages[method]))
-    best, said = order[0], f"{mean(averages[order[0]]):.1f} %"
-    text = f"Averaged over {len(table.targets)} unseen domains, {best} is highest with {said}"
-    if len(order) > 1:
-        text += f", {mean(averages[best]) - mean(averages[order[1]]):.1f} points above {order[1]}"
-    seeds = len(averages[best])
-    if seeds < 3:
-        text += f". With {seeds} seed{'s' if seeds > 1 else ''} a small difference may be chance"
-    return text + "."
+    found = statistics.differences(table, baseline) if len(table.methods) > 1 else []
+    if not found:
+        return "One method alone has finished runs: there is nothing to compare yet."
+    less = table.metric == "calibration_error"
+    best = min(found, key=lambda one: one.mean) if less else max(found, key=lambda one: one.mean)
+    gain = -best.mean if less else best.mean
+    over = f"over {best.pairs} run{'s' if best.pairs > 1 else ''} of each"
+    if gain <= 0:
+        return f"On the unseen domain, no method is better than {baseline} on average ({over})."
+    within = f" ± {best.spread:.1f}" if best.pairs > 1 else ""
+    text = f"On the unseen domain, {best.method} is better than {baseline} by {gain:.1f}{within} points {over}"
+    if best.pairs < 2:
+        return text + ". One run says nothing about chance."
+    sure = f"p = {statistics.chance(best.t)}".replace("= <", "<")
+    verdict = "more than chance" if best.t < 0.05 else "which may well be chance"
+    return f"{text}: {verdict} ({sure}, paired t-test, corrected for {len(found)} comparisons)."
 
 
 def chart(every: list[list[Line]], table: Table, target: str) -> dict[str, Any]:

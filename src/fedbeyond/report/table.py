@@ -24,14 +24,26 @@ CAPTIONS = {
 }
 
 
+METRICS = {  # as result lines name them, and as captions do
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "f1": "F1 (mean over classes)",
+    "f1_weighted": "F1 (weighted by images)",
+    "auc": "AUC (one class against the rest, mean over classes)",
+    "auc_weighted": "AUC (one class against the rest, weighted by images)",
+    "calibration_error": "calibration error (less is better)",
+}
+
+
 class Table(NamedTuple):
-    """The line that a rule picks of every run, and the accuracies in percent that they hold."""
+    """The line that a rule picks of every run, and the numbers in percent that they hold."""
 
     rule: str
     methods: tuple[str, ...]
     targets: tuple[str, ...]
     picked: dict[tuple[str, str, int], Line]  # method, target, seed
     unfinished: int
+    metric: str = "accuracy"
 
     @property
     def seeds(self) -> list[int]:
@@ -40,14 +52,26 @@ class Table(NamedTuple):
 
     def on(self, method: str, target: str) -> list[float]:
         """Accuracies on one unseen domain, one a seed."""
-        found = (self.picked.get((method, target, seed)) for seed in self.seeds)
-        return [100 * unseen(line, target) for line in found if line]
+        return [self.one(method, target, seed) for seed in self.seeds if (method, target, seed) in self.picked]
+
+    def one(self, method: str, target: str, seed: int) -> float:
+        """What a run reached on an unseen domain, in percent."""
+        return 100 * unseen(self.picked[method, target, seed], target, self.metric)
 
     def average(self, method: str) -> list[float]:
         """Means over all unseen domains, one a seed that has them all."""
         whole = [seed for seed in self.seeds if all((method, target, seed) in self.picked for target in self.targets)]
-        one = self.picked
-        return [100 * mean(unseen(one[method, target, seed], target) for target in self.targets) for seed in whole]
+        return [mean(self.one(method, target, seed) for target in self.targets) for seed in whole]
+
+    @property
+    def what(self) -> str:
+        """What is measured."""
+        return f"{METRICS[self.metric]} on the unseen domain (%)"
+
+    @property
+    def chosen(self) -> str:
+        """By which rule a round of a run was chosen."""
+        return CAPTIONS[self.rule]
 
     @property
     def caption(self) -> str:
@@ -59,13 +83,20 @@ class Table(NamedTuple):
         if len(settings) > 1:
             note += f"; NOT COMPARABLE: rows come from {len(settings)} settings (data, network, optimizer or training)"
         once = max(counts, default=0) < 2
-        return f"Accuracy on the unseen domain (%), {CAPTIONS[self.rule]}, {'one seed' if once else many}{note}"
+        what = self.what[0].upper() + self.what[1:]
+        return f"{what}, {self.chosen}, {'one seed' if once else many}{note}"
 
 
-def unseen(line: Line, domain: str = "") -> float:
-    """Accuracy on the whole of a domain that took no part; on all of them together if none is named."""
+def unseen(line: Line, domain: str = "", metric: str = "accuracy") -> float:
+    """Accuracy (or another metric) on a domain that took no part; on all of them together if none is named."""
     names = (domain,) if domain else unseen_domains(line["target"])
-    return mean(float(line["scores"][name]["test"]["accuracy"]) for name in names)
+    found = [line["scores"][name]["test"].get(metric) for name in names]
+    if None in found:
+        raise ConfigError(
+            f"the results of {line['method']}, {line['target']} unseen, hold no {metric}: an older version made them, or "
+            "the domain has images of one class alone; choose another --metric, or run them again"
+        )
+    return mean(map(float, found))
 
 
 def runs(lines: Iterable[Line]) -> dict[tuple[str, str, int], list[Line]]:
@@ -86,10 +117,12 @@ def runs(lines: Iterable[Line]) -> dict[tuple[str, str, int], list[Line]]:
     return {key: [rounds[number] for number in sorted(rounds)] for key, rounds in found.items()}
 
 
-def tabulate(lines: Iterable[Line], rule: str = "source-validation") -> Table:
+def tabulate(lines: Iterable[Line], rule: str = "source-validation", metric: str = "accuracy") -> Table:
     """The table of all finished runs under a selection rule."""
     if rule not in RULES:
         raise ConfigError(f"selection rule {rule!r} is not known; {nearest(rule, RULES)}")
+    if metric not in METRICS:
+        raise ConfigError(f"metric {metric!r} is not known; {nearest(metric, METRICS)}")
     every = runs(lines)
     done = {key: run for key, run in every.items() if len(run) == run[-1]["rounds"]}
     picked: dict[tuple[str, str, int], Line] = {}
@@ -102,7 +135,7 @@ def tabulate(lines: Iterable[Line], rule: str = "source-validation") -> Table:
                     f"{method}, seed {seed}: {domain} was unseen in two runs ({other}; {target}); report one by one"
                 )
     methods, targets = tuple(dict.fromkeys(key[0] for key in picked)), tuple(dict.fromkeys(key[1] for key in picked))
-    return Table(rule, methods, targets, picked, len(every) - len(done))
+    return Table(rule, methods, targets, picked, len(every) - len(done), metric)
 
 
 def number(values: Sequence[float], plusminus: str = " ± ") -> str:
@@ -138,8 +171,8 @@ def latex(table: Table) -> str:
 
 def csv(table: Table) -> str:
     """For other programs: every number behind the table, with the round it was picked from."""
-    lines = ["method,target,seed,round,accuracy"]
+    lines = [f"method,target,seed,round,{table.metric}"]
     for (method, target, seed), line in table.picked.items():
         quoted = ",".join('"' + text.replace('"', '""') + '"' for text in (method, target))
-        lines.append(f"{quoted},{seed},{line['round']},{100 * unseen(line, target):.4f}")
+        lines.append(f"{quoted},{seed},{line['round']},{table.one(method, target, seed):.4f}")
     return "\n".join(lines) + "\n"
