@@ -20,6 +20,7 @@ from fedbeyond.data.cache import load
 from fedbeyond.data.domains import folder, found
 from fedbeyond.data.images import View
 from fedbeyond.data.listing import Files, Listing, Records
+from fedbeyond.data.scan import fault
 from fedbeyond.errors import DataError, StorageError
 from fedbeyond.evaluate import measure
 
@@ -267,6 +268,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     path.unlink()
     with pytest.raises(DataError, match=r"0002\.png: cannot be read \(No such file or directory\)"):
         load(listing, 5)
+
+
+@pytest.mark.parametrize(("kind", "ending"), [(np.uint16, "png"), (np.uint16, "tiff"), (np.float32, "tiff")])
+def test_pixels_that_do_not_fit_into_bytes_are_refused_not_cut_off(tmp_path, kind, ending):
+    root = make(tmp_path / "data")
+    path = root / "a" / "cat" / f"scan.{ending}"
+    Image.fromarray(np.linspace(0, 4095, 64).reshape(8, 8).astype(kind)).save(path)
+    with pytest.raises(DataError, match=rf"scan\.{ending}: .*more than 8 bits a pixel.*; write it with 8 bits"):
+        folder(str(root), size=5)
+    assert fault(path.read_bytes()).startswith("more than 8 bits a pixel")
 
 
 def test_the_cache_is_the_users_unless_another_is_named(monkeypatch):

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..progress import track
+from .decode import rgb
 from .domains import ENDINGS
 from .listing import Listing, Records
 
@@ -71,17 +71,12 @@ def _unique(listing: Listing) -> Iterator[list[tuple[Place, Records, int]]]:
 
 def fault(content: bytes) -> str:
     """What is wrong with the bytes of an image, if anything is."""
-    from PIL import Image, UnidentifiedImageError
-
     if not content:
         return "empty"
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            image.load()
-    except UnidentifiedImageError:
-        return "no image"
-    except (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError) as error:
-        return "truncated" if "truncated" in str(error).lower() else str(error)
+        rgb(io.BytesIO(content))
+    except ValueError as error:
+        return str(error)
     return ""
 
 
