@@ -10,7 +10,7 @@ import numpy as np
 
 from ..progress import track
 from .decode import rgb
-from .domains import ENDINGS
+from .domains import is_image
 from .listing import Listing, Records
 
 IGNORED = {"thumbs.db", "desktop.ini"}
@@ -93,7 +93,7 @@ def others(listing: Listing) -> tuple[list[Path], list[Path]]:
             if root not in folder.parents or not folder.is_dir():
                 continue  # beside lists and tables all sorts of files may lie
             for path in sorted(path for path in folder.iterdir() if path.is_file()):
-                if path.suffix.lower() in ENDINGS:
+                if is_image(path.name):
                     unlisted += [path] if path not in listed and folder in folders else []
                 elif not path.name.startswith(".") and path.name.lower() not in IGNORED:
                     strangers.append(path)
