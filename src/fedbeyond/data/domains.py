@@ -83,5 +83,6 @@ def decoded(listing: Listing, size: int) -> Domains:
     images = {}
     for domain, (pixels, labels, *_) in listing.domains.items():
         rows = [decode.decoded(pixels, row, size) for row in range(len(labels))]
-        images[domain] = torch.from_numpy(np.stack(rows)), torch.from_numpy(labels.astype(np.int64))
+        pixels = np.stack(rows) if rows else np.empty((0, 3, size, size), np.uint8)
+        images[domain] = torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64))
     return Domains(listing.classes, images)

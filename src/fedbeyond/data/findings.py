@@ -179,7 +179,7 @@ def first_labels(root: Path, known: Known, name: str) -> Iterable[Finding]:
 
 
 def beside(root: Path, strangers: Sequence[Path], unlisted: Sequence[Path]) -> Iterable[Finding]:
-    """Files that are no images among images, and images that no list names."""
+    """Files that are no images among images, and images that are in no class folder or in no list."""
     if strangers:
         names = (path.relative_to(root).as_posix() for path in strangers)
         yield finding(
@@ -187,7 +187,16 @@ def beside(root: Path, strangers: Sequence[Path], unlisted: Sequence[Path]) -> I
         )
     if unlisted:
         names = (path.relative_to(root).as_posix() for path in unlisted)
-        yield finding(f"not listed: {_many(len(unlisted))} in no list", names, "nothing: they are not read", note=True)
+        remedy = "nothing if they are meant to be left out; else move or list them"
+        yield finding(f"not read: {_many(len(unlisted))} in no class folder or no list", names, remedy, note=True)
+
+
+def single(listing: Listing) -> Iterable[Finding]:
+    """A folder of one's own with one domain, which are often the domains in one folder more."""
+    if len(listing.domains) == 1:
+        (domain,) = listing.domains
+        remedy = f"if the folders in {domain} are domains and no classes, give {domain} itself; else add a domain"
+        yield finding("one domain: training needs two, one of them unseen", [domain], remedy)
 
 
 def uneven(listing: Listing) -> Iterable[Finding]:

@@ -81,7 +81,7 @@ def fault(content: bytes) -> str:
 
 
 def others(listing: Listing) -> tuple[list[Path], list[Path]]:
-    """What lies beside the images and above them: files that are no images, images that are not listed."""
+    """What lies beside the images and above them: files that are no images, images that are not read."""
     strangers, unlisted = [], []
     for records in listing.domains.values():
         if isinstance(records.pixels, np.ndarray):
@@ -94,7 +94,7 @@ def others(listing: Listing) -> tuple[list[Path], list[Path]]:
                 continue  # beside lists and tables all sorts of files may lie
             for path in sorted(path for path in folder.iterdir() if path.is_file()):
                 if is_image(path.name):
-                    unlisted += [path] if path not in listed and folder in folders else []
+                    unlisted += [path] if path not in listed else []
                 elif not path.name.startswith(".") and path.name.lower() not in IGNORED:
                     strangers.append(path)
     return list(dict.fromkeys(strangers)), list(dict.fromkeys(unlisted))
