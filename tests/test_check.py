@@ -168,8 +168,14 @@ def test_the_lists_that_pacs_comes_with_are_a_note(pacs):
     assert not well and "4 of 4 lists begin with 1" in out and "take 1 off each label" in out
 
 
-def test_duplicates_that_a_dataset_is_given_out_with_are_a_note(pacs):
+def test_duplicates_that_a_dataset_is_given_out_with_are_a_note(pacs, monkeypatch):
     (pacs / "photo" / "dog" / "0.jpg").write_bytes((pacs / "photo" / "dog" / "1.jpg").read_bytes())
+    (release,) = FACTS["pacs"].releases
+    distinct = release._replace(distinct=True)
+    monkeypatch.setitem(facts.FACTS, "pacs", FACTS["pacs"]._replace(releases=(distinct,)))
+    out, well = check(pacs)
+    assert not well and "\nduplicates: 1 image more than once in one class of a domain\n  photo/dog/0.jpg = " in out
+    monkeypatch.setitem(facts.FACTS, "pacs", FACTS["pacs"]._replace(releases=(release,)))
     out, well = check(pacs)
     assert well and "note: duplicates: 1 image more than once in one class of a domain, in classes that have" in out
 

@@ -110,12 +110,12 @@ def duplicates(seen: Scan, listing: Listing, release: Release | None) -> Iterabl
             yield finding(title, map(_joined, rest), f"keep one of each and take the others out{leak}")
         if own:
             title = f"duplicates: {_many(len(own))} {where}, in classes that have their known numbers"
-            yield finding(title, map(_joined, own), "leave them: the dataset is given out with them", note=True)
+            yield finding(title, map(_joined, own), "leave them: many datasets are given out with some", note=True)
 
 
 def _as_known(same: list[Place], listing: Listing, release: Release | None) -> bool:
-    """Whether the classes that duplicates are in have as many images as they are known to have."""
-    if release is None:
+    """Whether duplicates may be the dataset's own: their classes have as many images as they are known to have."""
+    if release is None or release.distinct:
         return False
     found = counted(listing)
     for place in same:
