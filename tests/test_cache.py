@@ -210,6 +210,20 @@ def test_rows_that_are_not_noted_do_not_count(tmp_path, place):
     assert torch.equal(folder(str(root), size=5).images["a"][0], whole)
 
 
+def test_an_old_note_of_a_file_that_is_gone_does_not_vouch_for_a_new_one(tmp_path, place):
+    root = make(tmp_path / "data", domains=("a",), each=20)
+    folder(str(root), size=5)
+    (path,) = place.glob("*.pixels")
+    path.unlink()  # its note stays, and says that all 40 rows are there
+    process = start(root, tmp_path / "one", stop=2)  # before the first block is noted
+    wait_for(tmp_path / "one", 3)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    path.with_suffix(".partial").write_bytes(bytes(40 * 75))  # what a disk may keep after the power failed
+    start(root, tmp_path / "two").communicate()
+    assert seen(tmp_path / "two") == list(range(40))
+
+
 def test_too_little_room_is_refused_before_anything_is_decoded(tmp_path, place, monkeypatch):
     root = make(tmp_path / "data")
     little = shutil.disk_usage(tmp_path)._replace(free=1000)
