@@ -99,6 +99,15 @@ def test_jigens_lists_begin_with_0_and_with_folders_of_another_computer(line, tm
     assert "images in the folder itself" in listing.layout and "from 1" not in listing.layout
 
 
+@pytest.mark.parametrize("line", ["{domain}/{name}/{blue}.png", "/home/you/PACS/kfold/{domain}/{name}/{blue}.png"])
+def test_folders_may_be_spelled_otherwise_than_in_the_lists(line, tmp_path):
+    tree(tmp_path / "images", ["Art Painting", "CARTOON", "photo", "Sketch"], [name.title() for name in PACS.classes])
+    write_lists(tmp_path / "splits", PACS.domains, PACS.classes, 1, KFOLD, line)
+    listing = locate("pacs", PACS, str(tmp_path))
+    is_right(listing, PACS)
+    assert listing.domains["art_painting"].pixels.names[0] == "images/Art Painting/Dog/0.png"
+
+
 def test_lists_may_name_images_elsewhere_by_absolute_paths(tmp_path):
     tree(tmp_path / "far", PACS.domains, PACS.classes)
     line = f"{tmp_path}/far/{{domain}}/{{name}}/{{blue}}.png"
