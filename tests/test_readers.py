@@ -182,8 +182,9 @@ def test_pacs_in_the_manner_of_wilds(tmp_path):
     tree(top / "images", PACS.domains, PACS.classes)
     official = {"photo": ("test", "test"), "art_painting": ("val", "val")}
     rows = [
-        {"split": official.get(domain, ("train", "id_val"))[blue], "domain_remapped": 0, "domain": domain.replace("_", "-"),
-         "category": name.title(), "y": label, "path": f"images/{domain}/{name}/{blue}.png"}
+        {"split": official.get(domain, ("train", "id_val"))[blue], "domain_remapped": 0,
+         "domain": domain.replace("_", "-"), "category": name.title(), "y": label,
+         "path": f"images/{domain}/{name}/{blue}.png"}
         for domain in PACS.domains for label, name in enumerate(PACS.classes) for blue in range(2)
     ]  # fmt: skip
     write_table(top / "metadata.csv", rows)

@@ -189,7 +189,8 @@ def _report(root: Path, found: Found, table: list[str], findings: tuple[Finding,
     lines = [f"{root}: {found.name + ', ' if found.name else ''}{layout}"]
     if listing:
         numbers = ", no known numbers to hold it against" if "known" not in table[0] else ""
-        lines += [f"{len(listing.domains)} domain{'s' * (len(listing.domains) != 1)}, {len(listing.classes)} classes{numbers}", "", *table]
+        many = f"{len(listing.domains)} domain{'s' * (len(listing.domains) != 1)}"
+        lines += [f"{many}, {len(listing.classes)} classes{numbers}", "", *table]
     for each in sorted(findings, key=lambda each: each.note):
         lines += ["", f"{'note: ' if each.note else ''}{each.title}", *(f"  {name}" for name in each.names)]
         lines += [f"  to do: {each.remedy}"]

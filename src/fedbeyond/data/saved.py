@@ -136,7 +136,9 @@ def require_unseen(path: Path, division: Division, target: str) -> None:
     for name, holding in division.clients.items():
         known = sorted(division.tests.keys() & (holding.train.keys() | holding.val.keys()))
         if known:
-            raise DataError(f"{path}: client {name!r} holds images of {known[0]!r}, which is to be unseen; take them out")
+            raise DataError(
+                f"{path}: client {name!r} holds images of {known[0]!r}, which is to be unseen; take them out"
+            )
 
 
 def require_once(path: Path, division: Division) -> None:
