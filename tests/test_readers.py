@@ -339,6 +339,7 @@ def test_npz_may_name_its_classes_and_what_is_wrong_is_said(tmp_path):
         "3 images and 4 labels": {"x": np.zeros((3, 5, 5)), "y": [0] * 4},
         "labels up to 2, but 2 classes": {"x": np.zeros((1, 5, 5)), "y": [2]},
         "pixels from -1.0": {"x": np.full((1, 5, 5), -1.0), "y": [0]},
+        "pixels from nan": {"x": np.full((1, 5, 5), np.nan), "y": [0]},
         "has z; expected x_train": {"z": [0]},
         "differ in their classes": {"x": np.zeros((1, 5, 5)), "y": [0], "classes": ["x"]},
         "cannot be read as .npz": {"x": np.array([{}]), "y": [0]},
