@@ -20,6 +20,7 @@ from fedbeyond.data.cache import load
 from fedbeyond.data.domains import folder, found
 from fedbeyond.data.images import View
 from fedbeyond.data.listing import Files, Listing, Records
+from fedbeyond.data.scan import fault
 from fedbeyond.errors import DataError, StorageError
 from fedbeyond.evaluate import measure
 
@@ -209,6 +210,20 @@ def test_rows_that_are_not_noted_do_not_count(tmp_path, place):
     assert torch.equal(folder(str(root), size=5).images["a"][0], whole)
 
 
+def test_an_old_note_of_a_file_that_is_gone_does_not_vouch_for_a_new_one(tmp_path, place):
+    root = make(tmp_path / "data", domains=("a",), each=20)
+    folder(str(root), size=5)
+    (path,) = place.glob("*.pixels")
+    path.unlink()  # its note stays, and says that all 40 rows are there
+    process = start(root, tmp_path / "one", stop=2)  # before the first block is noted
+    wait_for(tmp_path / "one", 3)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    path.with_suffix(".partial").write_bytes(bytes(40 * 75))  # what a disk may keep after the power failed
+    start(root, tmp_path / "two").communicate()
+    assert seen(tmp_path / "two") == list(range(40))
+
+
 def test_too_little_room_is_refused_before_anything_is_decoded(tmp_path, place, monkeypatch):
     root = make(tmp_path / "data")
     little = shutil.disk_usage(tmp_path)._replace(free=1000)
@@ -267,6 +282,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     path.unlink()
     with pytest.raises(DataError, match=r"0002\.png: cannot be read \(No such file or directory\)"):
         load(listing, 5)
+
+
+@pytest.mark.parametrize(("kind", "ending"), [(np.uint16, "png"), (np.uint16, "tiff"), (np.float32, "tiff")])
+def test_pixels_that_do_not_fit_into_bytes_are_refused_not_cut_off(tmp_path, kind, ending):
+    root = make(tmp_path / "data")
+    path = root / "a" / "cat" / f"scan.{ending}"
+    Image.fromarray(np.linspace(0, 4095, 64).reshape(8, 8).astype(kind)).save(path)
+    with pytest.raises(DataError, match=rf"scan\.{ending}: .*more than 8 bits a pixel.*; write it with 8 bits"):
+        folder(str(root), size=5)
+    assert fault(path.read_bytes()).startswith("more than 8 bits a pixel")
 
 
 def test_the_cache_is_the_users_unless_another_is_named(monkeypatch):

@@ -158,15 +158,24 @@ def test_the_lists_that_pacs_comes_with_are_a_note(pacs):
     assert well and "note: labels from 1: 4 of 4 lists begin with 1" in out and "nothing: PACS is given out so" in out
     noise(pacs / "photo" / "dog" / "unlisted.jpg")
     out, well = check(pacs)
-    assert well and "note: not listed: 1 image in no list\n  photo/dog/unlisted.jpg" in out
+    assert well and "note: not read: 1 image in no class folder or no list\n  photo/dog/unlisted.jpg\n" in out
+    noise(pacs / "photo" / "stray.jpg")
+    out, well = check(pacs)
+    assert well and "note: not read: 2 images in no class folder or no list\n  photo/stray.jpg\n" in out
     for path in pacs.glob("*.txt"):
         path.rename(path.with_name(path.name.replace("_kfold", "")))
     out, well = check(pacs)
     assert not well and "4 of 4 lists begin with 1" in out and "take 1 off each label" in out
 
 
-def test_duplicates_that_a_dataset_is_given_out_with_are_a_note(pacs):
+def test_duplicates_that_a_dataset_is_given_out_with_are_a_note(pacs, monkeypatch):
     (pacs / "photo" / "dog" / "0.jpg").write_bytes((pacs / "photo" / "dog" / "1.jpg").read_bytes())
+    (release,) = FACTS["pacs"].releases
+    distinct = release._replace(distinct=True)
+    monkeypatch.setitem(facts.FACTS, "pacs", FACTS["pacs"]._replace(releases=(distinct,)))
+    out, well = check(pacs)
+    assert not well and "\nduplicates: 1 image more than once in one class of a domain\n  photo/dog/0.jpg = " in out
+    monkeypatch.setitem(facts.FACTS, "pacs", FACTS["pacs"]._replace(releases=(release,)))
     out, well = check(pacs)
     assert well and "note: duplicates: 1 image more than once in one class of a domain, in classes that have" in out
 
@@ -195,6 +204,31 @@ def test_a_folder_of_ones_own_is_checked_too(tmp_path):
     (tmp_path / "south" / "dog").rename(tmp_path / "south" / "Dog")
     out, well = check(tmp_path)
     assert not well and "uneven classes: some domains lack some\n  north has no Dog\n  south has no dog\n" in out
+
+
+def test_images_outside_of_class_folders_are_told(tmp_path):
+    for domain in ("north", "south"):
+        noise(tmp_path / domain / "cat" / "0.png", "PNG")
+    noise(tmp_path / "south" / "1.png", "PNG")
+    out, well = check(tmp_path)
+    assert well and "note: not read: 1 image in no class folder or no list\n  south/1.png\n" in out
+
+
+def test_a_single_domain_is_told_since_training_needs_two(tmp_path):
+    for domain in ("north", "south"):
+        noise(tmp_path / "all" / domain / "cat" / "0.png", "PNG")
+    out, well = check(tmp_path)
+    assert not well and "\n1 domain, 2 classes, no known" in out
+    assert "one domain: training needs two, one of them unseen\n  all\n  to do: if the folders in all are" in out
+
+
+def test_a_domain_without_a_readable_image_leaves_a_gap_in_the_picture(tmp_path):
+    for domain in ("north", "south"):
+        noise(tmp_path / "data" / domain / "cat" / "0.png", "PNG")
+    for spoilt in ("south", "north"):
+        (tmp_path / "data" / spoilt / "cat" / "0.png").write_bytes(b"?")
+        out, well = check(tmp_path / "data", picture=tmp_path / f"{spoilt}.png")
+        assert not well and f"{spoilt}/cat/0.png: no image\n" in out and (tmp_path / f"{spoilt}.png").is_file()
 
 
 def test_arrays_are_checked_too(tmp_path):

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fedbeyond.data.builtin import styles
 from fedbeyond.data.division import hand_out
-from fedbeyond.data.domains import folder
+from fedbeyond.data.domains import folder, found
 from fedbeyond.data.picture import draw
 from fedbeyond.data.samplers import balanced, shuffled
 from fedbeyond.data.site import derive
@@ -78,11 +78,24 @@ def make_folder(root, domains=("a", "b"), classes=("cat", "dog"), each=3):
 
 
 def test_a_folder_of_folders_is_read_by_name(tmp_path):
-    found = folder(str(make_folder(tmp_path)), size=4)
-    assert found.classes == ("cat", "dog") and list(found.images) == ["a", "b"]
-    images, labels = found.images["b"]
+    read = folder(str(make_folder(tmp_path)), size=4)
+    assert read.classes == ("cat", "dog") and list(read.images) == ["a", "b"]
+    images, labels = read.images["b"]
     assert labels.tolist() == [0, 0, 0, 1, 1, 1] and images.shape == (6, 3, 4, 4)
     assert images[4, :, 0, 0].tolist() == [100, 100, 1]
+
+
+def test_hidden_files_and_folders_that_are_called_as_images_are_left_alone(tmp_path):
+    root = make_folder(tmp_path)
+    place = root / "a" / "cat"
+    (place / "._0.png").write_bytes(b"what macOS notes")
+    (place / "album.png").mkdir()
+    (place / ".thumbs").mkdir()
+    (place / ".thumbs" / "0.png").write_bytes(b"what viewers draw")
+    (root / "__MACOSX" / "a").mkdir(parents=True)
+    listed = found(str(root)).domains
+    assert list(listed) == ["a", "b"]
+    assert listed["a"].pixels.names == tuple(f"a/{name}/{i}.png" for name in ("cat", "dog") for i in range(3))
 
 
 def test_a_class_can_be_left_out(tmp_path):

@@ -51,6 +51,11 @@ def test_domains_are_found_under_the_names_in_use_and_have_their_usual_ones(name
         assert images[:, 1, 0, 0].tolist() == [3 * tint for tint in range(len(known.classes))]
 
 
+def test_the_layout_that_was_recognised_is_told_in_a_line(tmp_path, capfd):
+    dataset("pacs", make(tmp_path, KNOWN["pacs"].domains, KNOWN["pacs"].classes))
+    assert f"pacs in {tmp_path}: folders of domain/class/image; 28 images\n" in capfd.readouterr().err
+
+
 def test_every_known_dataset_is_on_the_shelf_with_its_usual_place_and_size():
     for name, known in KNOWN.items():
         options = registry.options(registry.find("datasets", name))

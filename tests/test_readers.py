@@ -99,6 +99,15 @@ def test_jigens_lists_begin_with_0_and_with_folders_of_another_computer(line, tm
     assert "images in the folder itself" in listing.layout and "from 1" not in listing.layout
 
 
+@pytest.mark.parametrize("line", ["{domain}/{name}/{blue}.png", "/home/you/PACS/kfold/{domain}/{name}/{blue}.png"])
+def test_folders_may_be_spelled_otherwise_than_in_the_lists(line, tmp_path):
+    tree(tmp_path / "images", ["Art Painting", "CARTOON", "photo", "Sketch"], [name.title() for name in PACS.classes])
+    write_lists(tmp_path / "splits", PACS.domains, PACS.classes, 1, KFOLD, line)
+    listing = locate("pacs", PACS, str(tmp_path))
+    is_right(listing, PACS)
+    assert listing.domains["art_painting"].pixels.names[0] == "images/Art Painting/Dog/0.png"
+
+
 def test_lists_may_name_images_elsewhere_by_absolute_paths(tmp_path):
     tree(tmp_path / "far", PACS.domains, PACS.classes)
     line = f"{tmp_path}/far/{{domain}}/{{name}}/{{blue}}.png"
@@ -173,8 +182,9 @@ def test_pacs_in_the_manner_of_wilds(tmp_path):
     tree(top / "images", PACS.domains, PACS.classes)
     official = {"photo": ("test", "test"), "art_painting": ("val", "val")}
     rows = [
-        {"split": official.get(domain, ("train", "id_val"))[blue], "domain_remapped": 0, "domain": domain,
-         "category": name, "y": label, "path": f"images/{domain}/{name}/{blue}.png"}
+        {"split": official.get(domain, ("train", "id_val"))[blue], "domain_remapped": 0,
+         "domain": domain.replace("_", "-"), "category": name.title(), "y": label,
+         "path": f"images/{domain}/{name}/{blue}.png"}
         for domain in PACS.domains for label, name in enumerate(PACS.classes) for blue in range(2)
     ]  # fmt: skip
     write_table(top / "metadata.csv", rows)
@@ -329,6 +339,7 @@ def test_npz_may_name_its_classes_and_what_is_wrong_is_said(tmp_path):
         "3 images and 4 labels": {"x": np.zeros((3, 5, 5)), "y": [0] * 4},
         "labels up to 2, but 2 classes": {"x": np.zeros((1, 5, 5)), "y": [2]},
         "pixels from -1.0": {"x": np.full((1, 5, 5), -1.0), "y": [0]},
+        "pixels from nan": {"x": np.full((1, 5, 5), np.nan), "y": [0]},
         "has z; expected x_train": {"z": [0]},
         "differ in their classes": {"x": np.zeros((1, 5, 5)), "y": [0], "classes": ["x"]},
         "cannot be read as .npz": {"x": np.array([{}]), "y": [0]},

@@ -235,11 +235,16 @@ def test_a_file_that_is_no_split_is_told(tmp_path):
         (lambda held: held["val"]["east"].append(held["train"]["east"][0]), "images of 'east' are held twice"),
         (lambda held: held["val"]["east"].clear(), "'east' has nothing to train on or nothing to validate with"),
         (lambda held: held["val"].update(moon=["x"]), "speaks of 'moon', which is not there"),
+        (lambda held: held["val"].update(west=["0/000.png"]), "'east' holds images of 'west', which is to be unseen"),
     ):
         broken = json.loads(json.dumps(told))
         change(broken["clients"]["east"])
         path.write_text(json.dumps(broken))
         with pytest.raises(DataError, match=message):
+            saved.load(path, domains, "west")
+    for unseen in ({}, {"west": []}, {"west": "all", "east": "all"}):
+        path.write_text(json.dumps({**told, "unseen": unseen}))
+        with pytest.raises(DataError, match="leaves out west, but its unseen images are not those"):
             saved.load(path, domains, "west")
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write"):

@@ -54,6 +54,13 @@ def test_a_file_a_site_without_a_header_separated_by_semicolons(tmp_path):
     close(found.images["west"][0], [[5.0, 1.0, 0.0]])
 
 
+def test_a_field_in_quotes_may_hold_commas_and_several_lines(tmp_path):
+    text = 'site,note,ill\nn,"pain,\nsince May",1\ns,"none\u2028left",0\n'
+    (tmp_path / "visits.csv").write_text(text, "utf-8")
+    found = table(str(tmp_path / "visits.csv"), label="ill", site="site")
+    assert {site: x.tolist() for site, (x, _) in found.images.items()} == {"n": [[0.0, 1.0]], "s": [[1.0, 0.0]]}
+
+
 def test_what_is_missing_is_filled_in_from_the_training_rows():
     nan, y = math.nan, torch.zeros(1)
     seen = torch.tensor([[1.0, 1.0, 0.0, nan], [2.0, 0.0, 1.0, nan], [nan, 0.0, 1.0, nan], [9.0, nan, nan, nan]])
@@ -148,6 +155,8 @@ def test_a_table_has_no_picture(file, tmp_path):
         (CSV + "a/b,1,no,2,a5,no\n", {}, "a site called 'a/b'"),
         (CSV.replace("yes\n", "no\n"), {}, "nothing to tell apart"),
         ("", {}, "no rows"),
+        (CSV.replace("marker", "age"), {}, "more than one column is called 'age'"),
+        (CSV + 'east,"' + "x" * 140_000, {}, r"cannot be read \(field larger than field limit"),
         ("site,sick\na,1\nb,0\n", {}, "no column but the label"),
         (CSV + "".join(f"east,1,no,2,b{i},no\n" for i in range(200)), {}, r"id has 204 different .* drop=\['id'\]"),
     ],

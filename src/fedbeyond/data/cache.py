@@ -164,6 +164,7 @@ def fill(slot: Slot, records: Records) -> None:
         rows = track(range(done, slot.rows), f"decoding {slot.domain}")
         with open(partial, "r+b" if done else "wb") as file:
             file.truncate(done * slot.row)  # a block that was begun and not noted
+            note(slot, done)  # an older note may speak of a whole file that is gone
             file.seek(0, os.SEEK_END)
             while block := [decoded(records.pixels, row, slot.size) for row in islice(rows, max(1, BLOCK // slot.row))]:
                 file.write(np.stack(block).tobytes())

@@ -19,6 +19,7 @@ from .findings import (
     expected,
     finding,
     first_labels,
+    single,
     uneven,
     unknown_folders,
     wrong_counts,
@@ -159,6 +160,7 @@ def _findings(root: Path, name: str, listing: Listing, release: Release | None, 
         yield from unknown_folders(root, KNOWN[name], release)
         yield from first_labels(root, KNOWN[name], name)
     else:
+        yield from single(listing)
         yield from uneven(listing)
     if release:
         yield from wrong_counts(listing, release)
@@ -187,7 +189,8 @@ def _report(root: Path, found: Found, table: list[str], findings: tuple[Finding,
     lines = [f"{root}: {found.name + ', ' if found.name else ''}{layout}"]
     if listing:
         numbers = ", no known numbers to hold it against" if "known" not in table[0] else ""
-        lines += [f"{len(listing.domains)} domains, {len(listing.classes)} classes{numbers}", "", *table]
+        many = f"{len(listing.domains)} domain{'s' * (len(listing.domains) != 1)}"
+        lines += [f"{many}, {len(listing.classes)} classes{numbers}", "", *table]
     for each in sorted(findings, key=lambda each: each.note):
         lines += ["", f"{'note: ' if each.note else ''}{each.title}", *(f"  {name}" for name in each.names)]
         lines += [f"  to do: {each.remedy}"]

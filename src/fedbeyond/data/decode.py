@@ -1,8 +1,9 @@
 """Image files and arrays as bytes of one size: RGB, resized to a square, bilinear."""
 
+import struct
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 VERSION = 1  # of what is computed here: another number makes all be decoded anew
+DEEP = ("I", "F")  # PIL's modes of 16 and 32 bits, which its conversion to RGB cuts off at 255
 
 
 def decoded(pixels: Files | np.ndarray, row: int, size: int) -> np.ndarray:
@@ -33,10 +35,22 @@ def part(files: Files, row: int) -> "Image.Image":
 @lru_cache(maxsize=1)  # several parts of one large file follow each other
 def opened(path: Path) -> "Image.Image":
     """A whole image file in RGB, the file closed again."""
-    from PIL import Image
+    try:
+        return rgb(path)
+    except ValueError as error:
+        raise DataError(f"{path}: cannot be read as an image ({error}); remove or replace it") from None
+
+
+def rgb(file: Path | IO[bytes]) -> "Image.Image":
+    """An image file decoded to its end, in RGB; what is wrong with it is a ValueError of a few words."""
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as image:
+        with Image.open(file) as image:
+            if image.mode.startswith(DEEP):
+                raise ValueError("more than 8 bits a pixel, which would all become white; write it with 8 bits")
             return image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: cannot be read as an image ({error}); remove or replace it") from None
+    except UnidentifiedImageError:
+        raise ValueError("no image") from None
+    except (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError) as error:
+        raise ValueError("truncated" if "truncated" in str(error).lower() else str(error)) from None

@@ -1,5 +1,7 @@
 """Any folder of `domain/class/image` as a dataset."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,7 @@ from . import decode
 from .cache import load
 from .images import Domains as Domains
 from .listing import Files, Listing, Records
+from .naming import subfolders
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -38,8 +41,7 @@ def found(root: str, classes: tuple[str, ...] = (), partial: bool = False) -> Li
 
 def own(top: Path, classes: tuple[str, ...] = (), partial: bool = False) -> Listing:
     """What a folder of `domain/class/image` holds, under the names that its folders have."""
-    domains = [path for path in sorted(top.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-    files = {domain.name: by_class(domain) for domain in domains}
+    files = {domain.name: by_class(domain) for domain in subfolders(top)}
     wanted = classes or tuple(sorted({name for held in files.values() for name in held}))
     records = {}
     for domain, held in files.items():
@@ -61,11 +63,19 @@ def own(top: Path, classes: tuple[str, ...] = (), partial: bool = False) -> List
 
 def by_class(domain: Path) -> dict[str, list[Path]]:
     """The images of a domain by the folder of their class."""
-    return {
-        path.name: sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
-        for path in sorted(domain.iterdir())
-        if path.is_dir() and not path.name.startswith(".")
-    }
+    return {path.name: sorted(image_files(path)) for path in subfolders(domain)}
+
+
+def image_files(top: Path) -> Iterator[Path]:
+    """The images in a folder and in those in it, but for hidden ones."""
+    for folder, inner, names in os.walk(top):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        yield from (Path(folder, name) for name in names if is_image(name))
+
+
+def is_image(name: str) -> bool:
+    """Whether a file is called as images are; one that begins with a dot is what some systems note beside them."""
+    return os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith(".")
 
 
 def decoded(listing: Listing, size: int) -> Domains:
@@ -73,5 +83,6 @@ def decoded(listing: Listing, size: int) -> Domains:
     images = {}
     for domain, (pixels, labels, *_) in listing.domains.items():
         rows = [decode.decoded(pixels, row, size) for row in range(len(labels))]
-        images[domain] = torch.from_numpy(np.stack(rows)), torch.from_numpy(labels.astype(np.int64))
+        pixels = np.stack(rows) if rows else np.empty((0, 3, size, size), np.uint8)
+        images[domain] = torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64))
     return Domains(listing.classes, images)

@@ -20,6 +20,7 @@ class Release(NamedTuple):
     name: str
     counts: Mapping[str, Count]
     checked: bool = True
+    distinct: bool = False  # no image is in it twice: seen on a whole copy
 
 
 class Facts(NamedTuple):
@@ -58,6 +59,7 @@ FACTS = {
                     "photo": (189, 202, 182, 186, 199, 280, 432),
                     "sketch": (772, 740, 753, 608, 816, 80, 160),
                 },
+                distinct=True,
             ),
         ),
     ),

@@ -110,12 +110,12 @@ def duplicates(seen: Scan, listing: Listing, release: Release | None) -> Iterabl
             yield finding(title, map(_joined, rest), f"keep one of each and take the others out{leak}")
         if own:
             title = f"duplicates: {_many(len(own))} {where}, in classes that have their known numbers"
-            yield finding(title, map(_joined, own), "leave them: the dataset is given out with them", note=True)
+            yield finding(title, map(_joined, own), "leave them: many datasets are given out with some", note=True)
 
 
 def _as_known(same: list[Place], listing: Listing, release: Release | None) -> bool:
-    """Whether the classes that duplicates are in have as many images as they are known to have."""
-    if release is None:
+    """Whether duplicates may be the dataset's own: their classes have as many images as they are known to have."""
+    if release is None or release.distinct:
         return False
     found = counted(listing)
     for place in same:
@@ -179,7 +179,7 @@ def first_labels(root: Path, known: Known, name: str) -> Iterable[Finding]:
 
 
 def beside(root: Path, strangers: Sequence[Path], unlisted: Sequence[Path]) -> Iterable[Finding]:
-    """Files that are no images among images, and images that no list names."""
+    """Files that are no images among images, and images that are in no class folder or in no list."""
     if strangers:
         names = (path.relative_to(root).as_posix() for path in strangers)
         yield finding(
@@ -187,7 +187,16 @@ def beside(root: Path, strangers: Sequence[Path], unlisted: Sequence[Path]) -> I
         )
     if unlisted:
         names = (path.relative_to(root).as_posix() for path in unlisted)
-        yield finding(f"not listed: {_many(len(unlisted))} in no list", names, "nothing: they are not read", note=True)
+        remedy = "nothing if they are meant to be left out; else move or list them"
+        yield finding(f"not read: {_many(len(unlisted))} in no class folder or no list", names, remedy, note=True)
+
+
+def single(listing: Listing) -> Iterable[Finding]:
+    """A folder of one's own with one domain, which are often the domains in one folder more."""
+    if len(listing.domains) == 1:
+        (domain,) = listing.domains
+        remedy = f"if the folders in {domain} are domains and no classes, give {domain} itself; else add a domain"
+        yield finding("one domain: training needs two, one of them unseen", [domain], remedy)
 
 
 def uneven(listing: Listing) -> Iterable[Finding]:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from ..errors import MissingError
 from ..spelling import parse
-from .cache import load
+from .cache import load, say
 from .images import Domains
 from .listing import Listing
 from .naming import Known, Names, matched, subfolders
@@ -160,8 +160,11 @@ def isic2019(root: str = "data/isic2019", size: Size = 224) -> Domains:
 
 
 def find(name: str, known: Known, root: str, size: int) -> Domains:
-    """A known dataset in a folder, its domains and classes in their usual order."""
-    return load(locate(name, known, root), size)
+    """A known dataset in a folder, its domains and classes in their usual order; says how it was laid out."""
+    listing = locate(name, known, root)
+    images = sum(len(records.labels) for records in listing.domains.values())
+    say(f"{name} in {root}: {listing.layout}; {images:,} images")
+    return load(listing, size)
 
 
 def locate(name: str, known: Known, root: str) -> Listing:

@@ -60,5 +60,5 @@ def ordered(found: Mapping[str, Thing], known: Known) -> dict[str, Thing] | None
 
 
 def subfolders(top: Path) -> list[Path]:
-    """The folders in a folder but for hidden ones."""
-    return [path for path in sorted(top.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    """The folders in a folder but for hidden ones, and what macOS puts into archives."""
+    return [path for path in sorted(top.iterdir()) if path.is_dir() and not path.name.startswith((".", "__MACOSX"))]

@@ -80,6 +80,7 @@ def load(path: Path, domains: Domains, target: str | None) -> Division:
         division = Division(clients, rows(told["unseen"]))
     except (KeyError, IndexError, TypeError) as error:
         raise DataError(f"{path} speaks of {error}, which is not there; make a new split") from None
+    require_unseen(path, division, told["target"])
     require_once(path, division)
     return division
 
@@ -126,6 +127,18 @@ def mentioned(told: dict[str, Any], domain: str) -> Iterator[object]:
         for part in ("train", "val", "unseen"):
             some = held.get(part, {}).get(domain, [])
             yield from () if some == ALL else some
+
+
+def require_unseen(path: Path, division: Division, target: str) -> None:
+    """Refuse a split that measures on other domains than it says, or in which clients hold images of those."""
+    if set(division.tests) != set(target.split("+")) or not all(map(len, division.tests.values())):
+        raise DataError(f"{path}: leaves out {target}, but its unseen images are not those; make a new split")
+    for name, holding in division.clients.items():
+        known = sorted(division.tests.keys() & (holding.train.keys() | holding.val.keys()))
+        if known:
+            raise DataError(
+                f"{path}: client {name!r} holds images of {known[0]!r}, which is to be unseen; take them out"
+            )
 
 
 def require_once(path: Path, division: Division) -> None:

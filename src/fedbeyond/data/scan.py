@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..progress import track
-from .domains import ENDINGS
+from .decode import rgb
+from .domains import is_image
 from .listing import Listing, Records
 
 IGNORED = {"thumbs.db", "desktop.ini"}
@@ -71,22 +71,17 @@ def _unique(listing: Listing) -> Iterator[list[tuple[Place, Records, int]]]:
 
 def fault(content: bytes) -> str:
     """What is wrong with the bytes of an image, if anything is."""
-    from PIL import Image, UnidentifiedImageError
-
     if not content:
         return "empty"
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            image.load()
-    except UnidentifiedImageError:
-        return "no image"
-    except (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError) as error:
-        return "truncated" if "truncated" in str(error).lower() else str(error)
+        rgb(io.BytesIO(content))
+    except ValueError as error:
+        return str(error)
     return ""
 
 
 def others(listing: Listing) -> tuple[list[Path], list[Path]]:
-    """What lies beside the images and above them: files that are no images, images that are not listed."""
+    """What lies beside the images and above them: files that are no images, images that are not read."""
     strangers, unlisted = [], []
     for records in listing.domains.values():
         if isinstance(records.pixels, np.ndarray):
@@ -98,8 +93,8 @@ def others(listing: Listing) -> tuple[list[Path], list[Path]]:
             if root not in folder.parents or not folder.is_dir():
                 continue  # beside lists and tables all sorts of files may lie
             for path in sorted(path for path in folder.iterdir() if path.is_file()):
-                if path.suffix.lower() in ENDINGS:
-                    unlisted += [path] if path not in listed and folder in folders else []
+                if is_image(path.name):
+                    unlisted += [path] if path not in listed else []
                 elif not path.name.startswith(".") and path.name.lower() not in IGNORED:
                     strangers.append(path)
     return list(dict.fromkeys(strangers)), list(dict.fromkeys(unlisted))

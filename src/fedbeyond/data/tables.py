@@ -6,6 +6,7 @@ split; the only thing that sites must agree on beforehand is the list of columns
 
 import csv
 import glob
+import io
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -89,17 +90,19 @@ def read(file: Path, columns: Names) -> list[Row]:
     """The rows of a CSV file, separated by commas, semicolons or tabs, under the names of its columns."""
     try:
         text = file.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=text.partition("\n")[0].count))
+        lines = [(reader.line_num, line) for line in reader if line]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file}: cannot be read ({error}); give a CSV file in UTF-8") from None
-    first = text.partition("\n")[0]
-    lines = list(csv.reader(text.splitlines(), delimiter=max(",;\t", key=first.count)))
-    names = columns or tuple(name.strip() for name in lines[0]) if lines else ()
+    names = columns or tuple(name.strip() for name in (lines.pop(0)[1] if lines else ()))
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{file}: more than one column is called {twice[0]!r}; give each a name of its own")
     rows = []
-    for number, line in enumerate(lines if columns else lines[1:], 1 if columns else 2):
-        if line and len(line) != len(names):
+    for number, line in lines:
+        if len(line) != len(names):
             raise DataError(f"{file}, line {number}: {len(line)} values for {len(names)} columns; mend that line")
-        if line:
-            rows.append(dict(zip(names, map(str.strip, line), strict=True)))
+        rows.append(dict(zip(names, map(str.strip, line), strict=True)))
     if not rows:
         raise DataError(f"{file}: no rows; expected a CSV file with a header and a row for each case")
     return rows

@@ -112,8 +112,8 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _classes(path: Path) -> tuple[str, ...]:
-    content = _load(path)
-    return tuple(str(name) for name in content["classes"]) if "classes" in content else ()
+    with np.load(path) as file:  # which was read before, with all that is in it
+        return tuple(str(name) for name in file["classes"]) if "classes" in file else ()
 
 
 def joined(parts: Mapping[str, Part], path: Path) -> Records:
@@ -151,7 +151,7 @@ def bytes_of(images: np.ndarray, path: Path) -> np.ndarray:
     if images.dtype == np.uint8:
         return images
     top = float(images.max(initial=0))
-    if float(images.min(initial=0)) < 0 or top > 255:
+    if not (images.min(initial=0) >= 0 and top <= 255):  # neither is true of NaN
         raise DataError(f"{path}: pixels from {images.min()} to {top:g}; expected 0 to 255, or 0 to 1")
     scale = 255.0 if np.issubdtype(images.dtype, np.floating) and top <= 1 else 1.0
     return np.round(images * scale).astype(np.uint8)

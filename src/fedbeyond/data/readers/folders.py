@@ -35,15 +35,16 @@ def parted(root: Path, known: Known) -> Listing | None:
     Where there is no part but `full`, that is read.
     """
     places = domain_folders(root, known)
-    if places is None or not all(_parts(place) for place in places.values()):
+    parts = {domain: _parts(place) for domain, place in (places or {}).items()}
+    if not parts or not all(parts.values()):
         return None
-    files = {domain: {part: by_class(path) for part, path in _parts(places[domain]).items()} for domain in places}
+    files = {domain: {part: by_class(path) for part, path in inner.items()} for domain, inner in parts.items()}
     known = known if known.classes else known._replace(classes=together(f for p in files.values() for f in p.values()))
-    domains = {}
-    for domain, parts in files.items():
-        within = _parts(places[domain])
-        domains[domain] = records(root, {p: labelled(within[p], parts[p], known) for p in parts})
-    names = ", ".join(sorted({path.name for place in places.values() for path in _parts(place).values()}))
+    domains = {
+        domain: records(root, {part: labelled(path, files[domain][part], known) for part, path in inner.items()})
+        for domain, inner in parts.items()
+    }
+    names = ", ".join(sorted({path.name for inner in parts.values() for path in inner.values()}))
     return Listing(known.classes, domains, f"folders of domain/part/class/image with the parts {names}")
 
 

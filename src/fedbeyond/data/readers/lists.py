@@ -144,12 +144,15 @@ def _records(root: Path, parts: Sequence[Listed], known: Known) -> tuple[Records
     for each in parts:
         base, dropped = _place(root, each)
         bases.add(base)
+        homes: dict[str, str] = {}
         for name, number in each.entries:
             label = _label(name, number, each, known, meant)
             if label is None or (name.endswith(LEFT_OUT) and _dassl(root, each.path.parent, {base})):
                 continue
-            path = (base / "/".join(name.split("/")[dropped:])).as_posix() if dropped else str(base / name)
-            path = Path(path).relative_to(root).as_posix() if Path(path).is_relative_to(root) else path
+            folder, _, file = "/".join(name.split("/")[dropped:]).rpartition("/")
+            if folder not in homes:
+                homes[folder] = _begins(root, _spelled(base, folder) or base / folder)
+            path = homes[folder] + file
             if labels.setdefault(path, label) != label:
                 both = f"{known.classes[labels[path]]} and {known.classes[label]}"
                 raise DataError(f"{each.path}: {name} is {both} in the lists of {each.domain}; mend one of them")
@@ -180,20 +183,41 @@ def _label(name: str, number: int, listed: Listed, known: Known, meant: dict[str
 
 def _place(root: Path, listed: Listed) -> tuple[Path, int]:
     """The folder that a list's paths begin in, and how many of their first steps lead elsewhere."""
-    tops = [root / name for name in IMAGES]
+    tops = [root / name for name in IMAGES if (root / name).is_dir()]
     for name, _ in listed.entries[:TRIED]:
         steps = name.split("/")
         for dropped in range(len(steps)):
             if dropped == 0 and name.startswith("/"):
                 continue  # an absolute path: under the root if it is there, else where it says
             for top in tops:
-                if (top / "/".join(steps[dropped:])).is_file():
+                folder = _spelled(top, "/".join(steps[dropped:-1]))
+                if folder and (folder / steps[-1]).is_file():
                     return top, dropped
         if Path(name).is_file() and name.startswith("/"):
             return Path("/"), 0
     first = listed.entries[0][0] if listed.entries else "nothing"
-    tried = ", ".join(str(top) for top in tops if top.is_dir())
+    tried = ", ".join(map(str, tops))
     raise MissingError(f"{listed.path} lists {first}, which is not there; looked in {tried}; put the images beside it")
+
+
+def _spelled(top: Path, folder: str) -> Path | None:
+    """Where a folder that a list names is, under whatever spelling its steps have on disk."""
+    place = top
+    for step in folder.split("/"):
+        alike = [place / step]
+        if not alike[0].is_dir():
+            alike = [path for path in subfolders(place) if plain(path.name) == plain(step)]
+        if len(alike) != 1:
+            return None
+        place = alike[0]
+    return place
+
+
+def _begins(root: Path, folder: Path) -> str:
+    """What the names of a folder's images begin with, relative to the root if it lies there."""
+    if folder == root:
+        return ""
+    return f"{(folder.relative_to(root) if folder.is_relative_to(root) else folder).as_posix()}/"
 
 
 def _named(entries: Iterator[Entry]) -> tuple[str, ...]:

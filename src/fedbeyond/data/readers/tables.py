@@ -8,7 +8,7 @@ import numpy as np
 
 from ...errors import DataError, MissingError
 from ..listing import Files, Listing, Records
-from ..naming import Known, ordered, spellings, subfolders
+from ..naming import Known, ordered, plain, spellings, subfolders
 
 Row = Mapping[str, str]
 Told = tuple[str, str, int, str, str]  # domain, name, label, fold, group
@@ -44,7 +44,7 @@ def wilds(root: Path, known: Known) -> Listing | None:
     classes = spellings(known.classes, known.others)
 
     def told(row: Row) -> Told:
-        name = classes.get(row["category"].casefold().replace("_", "").replace(" ", ""))
+        name = classes.get(plain(row["category"]))
         if name is None:
             raise DataError(f"{table}: category {row['category']!r}; expected one of {', '.join(known.classes)}")
         fold = FOLDS.get(row.get("split", "").lower(), "")
@@ -97,7 +97,7 @@ def _listing(table: Path, known: Known, told: Callable[[Row], Told], layout: str
             domain, name, label, fold, group = told(row)
         except (ValueError, TypeError, AttributeError):
             raise DataError(f"{table}, line {number}: cannot be understood; expected numbers as labels") from None
-        known_as = meant.get(domain.casefold().replace("_", "").replace(" ", ""))
+        known_as = meant.get(plain(domain))
         if known_as is None or not 0 <= label < len(known.classes):
             given = f"domain {domain!r} and label {label}"
             raise DataError(f"{table}, line {number}: {given}; expected {', '.join(known.domains)} and their classes")
