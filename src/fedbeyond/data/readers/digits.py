@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError, DataError
+from ...errors import DataError
 from ..listing import Listing, Records
 from ..naming import Known, ordered, plain, spellings, subfolders
 from .arrays import Part, bytes_of, fitting, joined, npz_parts
@@ -104,10 +104,8 @@ def _numbers(labels: np.ndarray) -> np.ndarray:
 
 
 def _loaded(path: Path) -> dict[str, Any]:
-    try:
-        from scipy.io import loadmat
-    except ImportError:
-        raise ConfigError(f"{path}: reading .mat needs scipy; install it with: pip install 'fedbeyond[data]'") from None
+    from scipy.io import loadmat
+
     try:
         content: dict[str, Any] = loadmat(path)
     except (OSError, ValueError, TypeError, NotImplementedError) as error:
