@@ -21,8 +21,8 @@ from fedbeyond.data.division import taken
 from fedbeyond.data.site import Site
 from fedbeyond.data.splits import cut
 from fedbeyond.evaluate import measure
-from fedbeyond.experiment import dataset, networks, prepare
 from fedbeyond.experiment import describe as line_of
+from fedbeyond.experiment import prepare
 from fedbeyond.federation import Simulator, play, start
 from fedbeyond.gate import Gate
 from fedbeyond.nets import Task, convnet, read, write
@@ -30,6 +30,7 @@ from fedbeyond.registry import build, make_one
 from fedbeyond.report.table import unseen
 from fedbeyond.results import selection
 from fedbeyond.server import Round
+from fedbeyond.setting import dataset, networks
 
 ROUNDS, SEEDS = 20, (0, 1, 2)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedbeyond import experiment, registry
+from fedbeyond import registry, setting
 from fedbeyond.errors import ConfigError
 from fedbeyond.nets import Task
 
@@ -50,11 +50,11 @@ def test_a_network_for_images_refuses_tables(network):
 )
 def test_a_method_for_images_refuses_tables(method, name):
     with pytest.raises(ConfigError, match=rf"{name} is for images, .* take a method without it"):
-        experiment.networks(registry.build(method), task(), 0, "cpu")
+        setting.networks(registry.build(method), task(), 0, "cpu")
 
 
 @pytest.mark.parametrize(
     "method", ["fedavg", "scaffold+ga", "fedadg", "fedavg+sha", "fedgca(views=0, m=false, mg=false)"]
 )
 def test_other_methods_take_them(method):
-    assert "model" in experiment.networks(registry.build(method), task(), 0, "cpu")
+    assert "model" in setting.networks(registry.build(method), task(), 0, "cpu")

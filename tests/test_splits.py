@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbeyond import experiment, plan, registry
+from fedbeyond import experiment, plan, registry, setting
 from fedbeyond.config import Bench, Config, Train
 from fedbeyond.data import saved
 from fedbeyond.data.division import count, hand_out
@@ -255,9 +255,9 @@ def test_a_file_that_is_no_split_is_told(tmp_path):
 def toy(monkeypatch):
     """The data above by name, and a run on them."""
     monkeypatch.setitem(registry.SHELVES["datasets"], "compass", data)
-    experiment.dataset.cache_clear()
+    setting.dataset.cache_clear()
     yield Config(data="compass", target="west", network="convnet(width=2)", train=Train(rounds=1, batch_size=16))
-    experiment.dataset.cache_clear()
+    setting.dataset.cache_clear()
 
 
 def with_train(config, **keys):

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from . import experiment, registry, results
+from . import experiment, registry, results, setting
 from .checkpoint import write
 from .config import Config, cells
 from .data.splits import sources
 from .errors import BusyError, ConfigError, FederationError
 from .progress import Meter
-from .report import beside, layout, statistics, table
+from .report import beside, cost, layout, statistics, table
 from .results import Line
 
 
@@ -97,7 +97,7 @@ def work(todo: list[tuple[Config, Path]], device: str) -> dict[Path, str]:
 def grid(config: Config, domains: Iterable[str] = ()) -> Iterator[Config]:
     """The cells of a grid, once all its names are known to be good; `domains` are named if data are not there."""
     require_methods(config)
-    names = tuple(domains) or tuple(experiment.dataset(config.data).images)
+    names = tuple(domains) or tuple(setting.dataset(config.data).images)
     for cell in cells(config, names):
         sources(sorted(names), cell.target)
         yield cell
@@ -152,6 +152,7 @@ def write_report(
     paper: str | None = None,
     metric: str = "accuracy",
     baseline: str | None = None,
+    costs: bool = False,
 ) -> None:
     """A table or page of runs, perhaps beside a paper's numbers or a baseline's, to a file or to the terminal."""
     styles = {"text": table.text, "markdown": table.markdown, "latex": table.latex, "csv": table.csv}
@@ -164,13 +165,15 @@ def write_report(
     if style == "html":
         from .report.page import page
 
-        content = page(lines, found, both, baseline)
+        content = page(lines, found, both, baseline, results.times(runs))
         out = out or Path("report.html")
     else:
         content = paired[style](both) if both else styles[style](found)
-    if baseline and style in ("text", "markdown", "latex"):
-        draw = {"text": layout.text, "markdown": layout.markdown, "latex": layout.latex}[style]
+    draw = {"text": layout.text, "markdown": layout.markdown, "latex": layout.latex}.get(style)
+    if baseline and draw:
         content += "\n" + draw(statistics.rows(found, baseline), statistics.caption(found, baseline))
+    if costs and draw:
+        content += "\n" + draw(cost.rows(lines, results.times(runs)), cost.CAPTION)
     if out is None:
         sys.stdout.write(content)
     else:

@@ -115,11 +115,12 @@ def report(
     beside: Annotated[str | None, typer.Option(metavar="PAPER[/TABLE]", help="A paper's numbers, as in ga.")] = None,
     metric: Annotated[str, typer.Option(help="accuracy, balanced_accuracy, f1, auc, ...")] = "accuracy",
     baseline: Annotated[str | None, typer.Option(metavar="METHOD", help="Differences to it, with p-values.")] = None,
+    cost: Annotated[bool, typer.Option("--cost", help="Also bytes and seconds of a round.")] = False,
 ) -> None:
     """Make a table of methods and unseen domains, or a page, from the results of runs."""
     from .bench import write_report
 
-    write_report(runs, select, style, out, beside, metric, baseline)
+    write_report(runs, select, style, out, beside, metric, baseline, cost)
 
 
 @app.command("list")
@@ -147,7 +148,7 @@ def show(
 ) -> None:
     """Write a picture of a dataset: a row a domain, a few images of each class."""
     from .data.picture import draw
-    from .experiment import dataset
+    from .setting import dataset
 
     domains = dataset(name)
     draw(domains, out)

@@ -6,31 +6,27 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from . import __version__, batchnorm, checkpoint, registry, results, tree
+from . import __version__, checkpoint, registry, results, tree
 from .checkpoint import storing
-from .config import Config, Train
-from .data import saved
-from .data.augment import chain
-from .data.division import Division, hand_out
-from .data.images import Domains, Split
-from .data.pooling import POOLED, pool, together
-from .data.site import Site, derive
-from .data.splits import Rules, divide, unseen_domains
+from .config import Config
+from .data.division import hand_out
+from .data.images import Split
+from .data.pooling import POOLED, pool
+from .data.site import Site
 from .errors import BusyError, ConfigError, StorageError
 from .evaluate import evaluate
 from .federation import Simulator, participants, play, start
 from .gate import Gate, Left
 from .method import Method
-from .nets import Networks, Task, for_images, read, write
+from .nets import Networks, Task, read, write
 from .results import RESULTS, TIMES, Line, selection
 from .server import Round
+from .setting import adapted, dataset, division, networks, public, require
 from .tree import Tree
 
 
@@ -45,23 +41,6 @@ class Experiment(NamedTuple):
     vals: dict[str, Split]  # what each client validates on
     tests: dict[str, Split]  # the unseen domains
     homes: dict[str, str]  # the domain that each client stands for
-
-
-@lru_cache(maxsize=2)
-def dataset(spelled: str) -> Domains:
-    """A dataset by its spelling, read once for all the runs of a process."""
-    return registry.make_one("datasets", spelled)  # type: ignore[no-any-return]
-
-
-def division(config: Config, domains: Domains) -> Division:
-    """Who holds what in a run: as its file says, or as its rules make it."""
-    train, path = config.train, config.split_file()
-    if path is not None:
-        return saved.load(path, domains, config.target)
-    rules = Rules(
-        train.validation, train.clients_per_domain, train.label_skew, train.mixing, train.disjoint, train.target_part
-    )
-    return divide(domains, config.target, config.seed, rules)
 
 
 def prepare(config: Config, device: str = "cpu") -> Experiment:
@@ -92,56 +71,6 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
     gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, train.quorum)
     return Experiment(config, method, nets, Simulator(method.client, sites), gate, vals, tests, homes)
-
-
-def require(method: Method, config: Config, sites: int) -> None:
-    """Refuse a setting that cannot give a method what it needs, before anything is trained."""
-    if sites < method.least:
-        raise ConfigError(
-            f"{config.method} needs {method.least} {'domains' if method.pooled else 'sites'} or more to learn from, "
-            f"and with {config.target} unseen there {'is' if sites == 1 else 'are'} {sites}; leave out fewer domains, "
-            "or set train.clients_per_domain"
-        )
-    if method.public and config.public is None:
-        raise ConfigError(
-            f"{config.method} needs images without labels that every site may see; name a dataset of them, as in "
-            'public = "folder(root=data/public)" (or --set public=...)'
-        )
-
-
-def public(config: Config, shape: tuple[int, ...]) -> Split:
-    """The images that every site may see, without labels and without those of a domain that is to stay unseen."""
-    assert config.public is not None
-    unseen = unseen_domains(config.target)
-    shown = {name: split for name, split in dataset(config.public).images.items() if name not in unseen}
-    if not shown:
-        raise ConfigError(f"public={config.public} has no images but those of {config.target}, which is to be unseen")
-    images, labels = together(list(shown.values()))
-    if images.shape[1:] != shape:
-        given, wanted = (" x ".join(map(str, one)) for one in (images.shape[1:], shape))
-        raise ConfigError(
-            f"public={config.public} has images of {given}, {config.data} of {wanted}; give both one size"
-        )
-    return images, torch.full_like(labels, -1)
-
-
-def adapted(method: Method, train: Train) -> Method:
-    """The method under the run's own choices: what becomes of BatchNorm, and how training images vary."""
-    method = batchnorm.POLICIES[train.batchnorm](method)
-    if train.transform == "none":
-        return method
-    transform = registry.make_one("transforms", train.transform)
-    made = for_images(f"train.transform {train.transform}", method.networks)
-    return replace(method, augment=chain(transform, method.augment), networks=made)
-
-
-def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
-    """The method's networks, whose first numbers depend on the seed alone."""
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
-        torch.manual_seed(derive(seed, "networks"))
-        made = method.networks(task)
-    layout = {"memory_format": torch.channels_last}  # faster on CPUs too
-    return {name: net.to(device, **layout) for name, net in made.items()}  # type: ignore[call-overload]
 
 
 def place(out: Path, config: Config) -> Path:
@@ -207,7 +136,8 @@ def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
             )
             line = describe(experiment, number, state, minutes)
             results.append(folder / RESULTS, line)  # before the checkpoint: what has none is trimmed and redone
-            results.append(folder / TIMES, {"round": number, "seconds": round(time.perf_counter() - began, 4)})
+            spent = {"round": number, "seconds": round(time.perf_counter() - began, 4)}
+            results.append(folder / TIMES, {key: line[key] for key in ("method", "target", "seed")} | spent)
             if selection(line) > best:
                 best = selection(line)
                 checkpoint.save(folder / "best.safetensors", state["server"]["model"], round=number)
@@ -273,6 +203,8 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
         "told": numbers,
         "aside": minutes["aside"],
         "left": _ledger(minutes["left"]),
+        "down": dict(minutes["down"]),
+        "kept": {name: _kept(slots) for name, slots in experiment.federation.slots.items()},
     }
 
 
@@ -293,6 +225,11 @@ def _middle(values: list[Any]) -> Any:
     if isinstance(values[0], list):
         return [_middle(list(each)) for each in zip(*values, strict=True)]
     return None if None in values else sum(values) / len(values)
+
+
+def _kept(slots: Tree) -> int:
+    """Bytes of what a site keeps for the next round."""
+    return tree.size(slots.get("pending", slots)["private"])
 
 
 def _ledger(left: list[Left]) -> dict[str, dict[str, dict[str, int]]]:

@@ -1,5 +1,6 @@
 """The engine: `play` carries one round's conversation, over whoever can carry a request to the clients."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -36,7 +37,7 @@ def start(method: Method, clients: tuple[str, ...], shared: Tree) -> Tree:
 def play(method: Method, state: Tree, now: Round, federation: Federation, gate: Gate) -> tuple[Tree, Tree]:
     """One round: carry each request to the clients, weigh what comes back; the next state, and what happened."""
     conversation, memory, post = method.server.round(state["server"], now), state["weighting"], state["post"]
-    minutes: dict[str, Any] = {"weights": {}, "aside": [], "left": []}
+    minutes: dict[str, Any] = {"weights": {}, "aside": [], "left": [], "down": Counter()}
     request = next(conversation)
     while True:
         accepted = {client: int(ticket) for client, ticket in post["accepted"].items()}
@@ -49,6 +50,7 @@ def play(method: Method, state: Tree, now: Round, federation: Federation, gate: 
             minutes["weights"] = {reply.client: reply.weight / total for reply in replies}
         minutes["aside"] += [{"site": f.client, "request": request.kind, "reason": f.reason} for f in aside]
         minutes["left"] += left
+        minutes["down"].update(dict.fromkeys(request.to, tree.size(request.body)))
         fresh = {reply.client: post["ticket"] for reply in replies}
         post = {"ticket": post["ticket"] + 1, "accepted": post["accepted"] | fresh}
         try:

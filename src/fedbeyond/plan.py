@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from . import experiment, registry, tree
+from . import registry, setting, tree
 from .bench import grid, require_methods
 from .config import Config, Train
 from .data import saved
@@ -42,7 +42,7 @@ def plan(config: Config) -> str:
 def look(spelled: str) -> tuple[Domains | Outline, str]:
     """A dataset, or what is known of it and a line that says why it is only that."""
     try:
-        return experiment.dataset(spelled), ""
+        return setting.dataset(spelled), ""
     except MissingError as error:
         known = outline(spelled)
         if known is None:
@@ -70,7 +70,7 @@ def sites(runs: list[Config], found: Domains | Outline) -> Iterator[str]:
 
 def clients(config: Config, found: Domains) -> Iterator[str]:
     """The clients of a run by name, and what each holds."""
-    divided = experiment.division(config, found)
+    divided = setting.division(config, found)
     yield f"clients (training / validation images) with {config.target} unseen, seed {config.seed}:"
     for name, holding in divided.clients.items():
         mixed = {domain: len(rows) for domain, rows in holding.train.items()}
@@ -83,7 +83,7 @@ def clients(config: Config, found: Domains) -> Iterator[str]:
 
 def write_splits(config: Config, out: str) -> Iterator[str]:
     """Write who holds what in each run of a configuration that differs in that; a line for each file."""
-    found = experiment.dataset(config.data)
+    found = setting.dataset(config.data)
     cells = {(cell.target, cell.seed): cell for cell in grid(config, found.images)}
     written: dict[Path, Config] = {}
     for cell in cells.values():
@@ -95,7 +95,7 @@ def write_splits(config: Config, out: str) -> Iterator[str]:
             )
         written[path] = cell
     for path, cell in written.items():
-        divided = experiment.division(cell, found)
+        divided = setting.division(cell, found)
         saved.save(path, divided, found, str(cell.target))
         many = f"{len(divided.clients)} client{'s' if len(divided.clients) > 1 else ''}"
         yield f"{path}: {many}, {cell.target} unseen; use it with --set train.split={out}"
@@ -106,8 +106,8 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
     shape = found.shape if isinstance(found, Outline) else _shape(found)
     for cell in cells:
         optimizer = registry.make_one("optimizers", cell.optimizer)
-        method = experiment.adapted(registry.build(cell.method, optimizer=optimizer), cell.train)
-        experiment.require(method, cell, sources(cell, found))
+        method = setting.adapted(registry.build(cell.method, optimizer=optimizer), cell.train)
+        setting.require(method, cell, sources(cell, found))
         network = registry.make_one("networks", unloaded(cell.network))
         with torch.device("meta"):  # shapes are all that is needed
             nets = method.networks(Task(found.classes, shape, network))
@@ -129,7 +129,7 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
 def sources(config: Config, found: Domains | Outline) -> int:
     """How many sites take part in a run."""
     if isinstance(found, Domains):
-        return len(experiment.division(config, found).clients)
+        return len(setting.division(config, found).clients)
     return (len(found.domains) - len(unseen_domains(config.target))) * config.train.clients_per_domain
 
 

@@ -64,6 +64,15 @@ def load(paths: Iterable[Path]) -> list[Line]:
     return lines
 
 
+def times(paths: Iterable[Path]) -> list[Line]:
+    """How long rounds took, where that is known: beside the results in folders of runs, NAME.times.jsonl for a file."""
+    files: list[Path] = []
+    for path in paths:
+        files += sorted(path.rglob(TIMES)) if path.is_dir() else [path.with_suffix(".times.jsonl")]
+    found = [line for file in files if file.exists() for line in read(file)]
+    return [line for line in found if {"method", "seconds"} <= line.keys()]
+
+
 def selection(line: Line) -> float:
     """Mean accuracy over the source domains' validation images: what a model is chosen by.
 

@@ -8,10 +8,10 @@ from torch import nn
 from ..data.images import Split
 from ..data.pooling import POOLED, pool
 from ..data.site import Site
-from ..experiment import networks
 from ..gate import Gate
 from ..method import Method
 from ..nets import Classifier, Networks, Task, read
+from ..setting import networks
 from ..tree import Tree
 
 SIZES = {"east": 20, "north": 28, "west": 36}

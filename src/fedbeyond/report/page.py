@@ -1,5 +1,6 @@
 """One self-contained HTML page: the answer, the table, the curves, what left each site, how it was run."""
 
+from collections.abc import Sequence
 from importlib.resources import files
 from statistics import mean
 from typing import Any
@@ -9,14 +10,20 @@ import jinja2
 from .. import __version__
 from ..data.splits import unseen_domains
 from ..results import Line
-from . import beside, statistics
+from . import beside, cost, statistics
 from .beside import Beside
 from .table import Table, rows, runs, unseen
 
 WIDTH, HEIGHT = 320, 180
 
 
-def page(lines: list[Line], table: Table, both: Beside | None = None, baseline: str | None = None) -> str:
+def page(
+    lines: list[Line],
+    table: Table,
+    both: Beside | None = None,
+    baseline: str | None = None,
+    times: Sequence[Line] = (),
+) -> str:
     """The page of all finished runs, perhaps with a paper's numbers beside them."""
     baseline = baseline or next((name for name in ("fedavg", *table.methods) if name in table.methods), "")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -35,6 +42,8 @@ def page(lines: list[Line], table: Table, both: Beside | None = None, baseline: 
         width=WIDTH,
         height=HEIGHT,
         ledger=ledger(every, table),
+        costs=cost.rows([line for run in every for line in run], times),
+        about_costs=cost.CAPTION,
         aside=[(run[-1]["method"], line["round"], entry) for run in every for line in run for entry in line["aside"]],
         version=__version__,
     )

@@ -142,6 +142,6 @@ def chance(p: float) -> str:
 def caption(table: Table, baseline: str) -> str:
     """What the numbers are."""
     return (
-        f"Points above {baseline} in {table.what}, {table.chosen}, over pairs of target and seed; p-values after Holm's "
-        f"correction over {len(table.methods) - 1} methods"
+        f"Points above {baseline} in {table.what}, {table.chosen}, over pairs of target and seed; p-values after "
+        f"Holm's correction over {len(table.methods) - 1} methods"
     )

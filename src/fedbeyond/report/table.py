@@ -93,8 +93,8 @@ def unseen(line: Line, domain: str = "", metric: str = "accuracy") -> float:
     found = [line["scores"][name]["test"].get(metric) for name in names]
     if None in found:
         raise ConfigError(
-            f"the results of {line['method']}, {line['target']} unseen, hold no {metric}: an older version made them, or "
-            "the domain has images of one class alone; choose another --metric, or run them again"
+            f"the results of {line['method']}, {line['target']} unseen, hold no {metric}: an older version made them, "
+            "or the domain has images of one class alone; choose another --metric, or run them again"
         )
     return mean(map(float, found))
 

@@ -1,0 +1,86 @@
+"""What a configuration stands for: its data and who holds them, its method under the run's choices, its networks."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+
+from . import batchnorm, registry
+from .config import Config, Train
+from .data import saved
+from .data.augment import chain
+from .data.division import Division
+from .data.images import Domains, Split
+from .data.pooling import together
+from .data.site import derive
+from .data.splits import Rules, divide, unseen_domains
+from .errors import ConfigError
+from .method import Method
+from .nets import Networks, Task, for_images
+
+
+@lru_cache(maxsize=2)
+def dataset(spelled: str) -> Domains:
+    """A dataset by its spelling, read once for all the runs of a process."""
+    return registry.make_one("datasets", spelled)  # type: ignore[no-any-return]
+
+
+def division(config: Config, domains: Domains) -> Division:
+    """Who holds what in a run: as its file says, or as its rules make it."""
+    train, path = config.train, config.split_file()
+    if path is not None:
+        return saved.load(path, domains, config.target)
+    rules = Rules(
+        train.validation, train.clients_per_domain, train.label_skew, train.mixing, train.disjoint, train.target_part
+    )
+    return divide(domains, config.target, config.seed, rules)
+
+
+def adapted(method: Method, train: Train) -> Method:
+    """The method under the run's own choices: what becomes of BatchNorm, and how training images vary."""
+    method = batchnorm.POLICIES[train.batchnorm](method)
+    if train.transform == "none":
+        return method
+    transform = registry.make_one("transforms", train.transform)
+    made = for_images(f"train.transform {train.transform}", method.networks)
+    return replace(method, augment=chain(transform, method.augment), networks=made)
+
+
+def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
+    """The method's networks, whose first numbers depend on the seed alone."""
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        torch.manual_seed(derive(seed, "networks"))
+        made = method.networks(task)
+    layout = {"memory_format": torch.channels_last}  # faster on CPUs too
+    return {name: net.to(device, **layout) for name, net in made.items()}  # type: ignore[call-overload]
+
+
+def require(method: Method, config: Config, sites: int) -> None:
+    """Refuse a setting that cannot give a method what it needs, before anything is trained."""
+    if sites < method.least:
+        raise ConfigError(
+            f"{config.method} needs {method.least} {'domains' if method.pooled else 'sites'} or more to learn from, "
+            f"and with {config.target} unseen there {'is' if sites == 1 else 'are'} {sites}; leave out fewer domains, "
+            "or set train.clients_per_domain"
+        )
+    if method.public and config.public is None:
+        raise ConfigError(
+            f"{config.method} needs images without labels that every site may see; name a dataset of them, as in "
+            'public = "folder(root=data/public)" (or --set public=...)'
+        )
+
+
+def public(config: Config, shape: tuple[int, ...]) -> Split:
+    """The images that every site may see, without labels and without those of a domain that is to stay unseen."""
+    assert config.public is not None
+    unseen = unseen_domains(config.target)
+    shown = {name: split for name, split in dataset(config.public).images.items() if name not in unseen}
+    if not shown:
+        raise ConfigError(f"public={config.public} has no images but those of {config.target}, which is to be unseen")
+    images, labels = together(list(shown.values()))
+    if images.shape[1:] != shape:
+        given, wanted = (" x ".join(map(str, one)) for one in (images.shape[1:], shape))
+        raise ConfigError(
+            f"public={config.public} has images of {given}, {config.data} of {wanted}; give both one size"
+        )
+    return images, torch.full_like(labels, -1)
