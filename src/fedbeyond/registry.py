@@ -28,6 +28,10 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "feddag": "fedbeyond.methods.feddag:feddag",
         "local": "fedbeyond.methods.local:local",
         "erm": "fedbeyond.methods.erm:erm",
+        "fedavgm": "fedbeyond.methods.fedavgm:fedavgm",
+        "fedadam": "fedbeyond.methods.fedopt:fedadam",
+        "fedyogi": "fedbeyond.methods.fedopt:fedyogi",
+        "fedadagrad": "fedbeyond.methods.fedopt:fedadagrad",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
