@@ -32,6 +32,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "fedadam": "fedbeyond.methods.fedopt:fedadam",
         "fedyogi": "fedbeyond.methods.fedopt:fedyogi",
         "fedadagrad": "fedbeyond.methods.fedopt:fedadagrad",
+        "feddyn": "fedbeyond.methods.feddyn:feddyn",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
