@@ -48,4 +48,5 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "fedyogi": ["rate=0.1", "beta1=0", "beta2=0.5", "tau=0.1"],
     "fedadagrad": ["rate=0.01", "beta1=0.9", "tau=0.1"],
     "feddyn": ["alpha=1", "output=corrected"],
+    "fedsam": ["rho=0", "rho=0.5"],
 }  # fmt: skip

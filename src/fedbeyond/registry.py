@@ -33,6 +33,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "fedyogi": "fedbeyond.methods.fedopt:fedyogi",
         "fedadagrad": "fedbeyond.methods.fedopt:fedadagrad",
         "feddyn": "fedbeyond.methods.feddyn:feddyn",
+        "fedsam": "fedbeyond.methods.fedsam:fedsam",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
