@@ -49,4 +49,5 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "fedadagrad": ["rate=0.01", "beta1=0.9", "tau=0.1"],
     "feddyn": ["alpha=1", "output=corrected"],
     "fedsam": ["rho=0", "rho=0.5"],
+    "moon": ["mu=0", "mu=5", "temperature=0.1", "width=8"],
 }  # fmt: skip

@@ -34,6 +34,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "fedadagrad": "fedbeyond.methods.fedopt:fedadagrad",
         "feddyn": "fedbeyond.methods.feddyn:feddyn",
         "fedsam": "fedbeyond.methods.fedsam:fedsam",
+        "moon": "fedbeyond.methods.moon:moon",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
