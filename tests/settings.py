@@ -50,4 +50,5 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "feddyn": ["alpha=1", "output=corrected"],
     "fedsam": ["rho=0", "rho=0.5"],
     "moon": ["mu=0", "mu=5", "temperature=0.1", "width=8"],
+    "perfedavg": ["alpha=0", "alpha=0.1"],
 }  # fmt: skip

@@ -35,6 +35,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "feddyn": "fedbeyond.methods.feddyn:feddyn",
         "fedsam": "fedbeyond.methods.fedsam:fedsam",
         "moon": "fedbeyond.methods.moon:moon",
+        "perfedavg": "fedbeyond.methods.perfedavg:perfedavg",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
