@@ -36,6 +36,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "fedsam": "fedbeyond.methods.fedsam:fedsam",
         "moon": "fedbeyond.methods.moon:moon",
         "perfedavg": "fedbeyond.methods.perfedavg:perfedavg",
+        "fedbn": "fedbeyond.methods.fedbn:fedbn",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
