@@ -43,4 +43,12 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     ],
     "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false"],
     "fedavg+am": ["strength=0.1", "chance=1"],
+    "fedavgm": ["momentum=0", "rate=0.5"],
+    "fedadam": ["rate=0.1", "beta1=0", "beta2=0.5", "tau=0.1"],
+    "fedyogi": ["rate=0.1", "beta1=0", "beta2=0.5", "tau=0.1"],
+    "fedadagrad": ["rate=0.01", "beta1=0.9", "tau=0.1"],
+    "feddyn": ["alpha=1", "output=corrected"],
+    "fedsam": ["rho=0", "rho=0.5"],
+    "moon": ["mu=0", "mu=5", "temperature=0.1", "width=8"],
+    "perfedavg": ["alpha=0", "alpha=0.1"],
 }  # fmt: skip

@@ -115,20 +115,20 @@ def test_add_a_method_is_a_complete_method_in_under_30_lines(tmp_path):
     code = blocks[0]
     body = re.sub(r'^""".*?"""\n', "", code, flags=re.S)
     assert len([line for line in body.splitlines() if line.strip()]) < 30
-    file = tmp_path / "fedavgm.py"
+    file = tmp_path / "heavyball.py"
     file.write_text(code)
     try:
-        scope: dict = {"__name__": "fedavgm"}
+        scope: dict = {"__name__": "heavyball"}
         exec(compile(code, str(file), "exec"), scope)
-        check(scope["fedavgm"])
+        check(scope["heavyball"])
     finally:
-        registry.SHELVES["methods"].pop("fedavgm", None)
+        registry.SHELVES["methods"].pop("heavyball", None)
     command = re.search(r"^\$ fedbeyond (run .*)$", text, re.M)[1]
     words = re.findall(r"'[^']*'|\S+", command)
     small = ["--set", "data=styles(share=0.03)", "--set", "train.rounds=1", "--set", "network=convnet(width=2)"]
     call = [sys.executable, "-m", "fedbeyond", *(word.strip("'") for word in words), *small]
     ended = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0 and "fedavgm(momentum=0.5)+ga, sketch unseen" in ended.stdout, ended.stderr
+    assert ended.returncode == 0 and "heavyball(momentum=0.5)+ga, sketch unseen" in ended.stdout, ended.stderr
 
 
 def test_the_python_in_the_docs_runs(tmp_path, monkeypatch, capsys):

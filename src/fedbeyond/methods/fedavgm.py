@@ -1,0 +1,42 @@
+"""Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification.
+
+Hsu, Qi, Brown; 2019; https://arxiv.org/abs/1909.06335
+
+FedAvgM: the server takes the mean drift of the sites for a gradient and keeps the speed of its model:
+v <- momentum * v + sum p_i (w_i - w),  w <- w + rate * v.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from .. import tree
+from ..client import training
+from ..losses import cross_entropy
+from ..method import Method
+from ..optimizers import Optimizer, plain_sgd
+from ..server import Conversation, Request, Round, Server, mean
+from ..tree import Tree
+
+PRESETS = {"paper": {"momentum": 0.9, "rate": 1.0}}
+
+
+def fedavgm(
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9,
+    rate: Annotated[float, Field(gt=0)] = 1.0,
+    optimizer: Optimizer = plain_sgd,
+) -> Method:
+    """Averaging with momentum on the server."""
+
+    def round(state: Tree, now: Round) -> Conversation:
+        replies = yield Request("train", {"model": state["model"]}, now.clients)
+        model, start = mean(replies, "model"), state["model"]["params"]
+        drift = tree.sub(model["params"], start)
+        speed = tree.add(tree.scale(momentum, state["speed"]), drift)
+        return {"model": model | {"params": tree.add(start, tree.scale(rate, speed))}, "speed": speed}
+
+    return Method(client=training(cross_entropy(), optimizer=optimizer), server=Server(at_rest, round))
+
+
+def at_rest(nets: Tree) -> Tree:
+    return nets | {"speed": tree.zeros(nets["model"]["params"])}

@@ -1,0 +1,67 @@
+"""Federated Learning Based on Dynamic Regularization.
+
+Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama; ICLR 2021; https://arxiv.org/abs/2111.04263
+
+Each site remembers the slope of its own loss where it last stopped, h_i, and the server their mean, h. A linear term
+with h_i and a pull to the received model, L_i - <h_i, w> + alpha/2 ||w - w_t||^2, make the optima of all sites agree
+with that of their mean loss. Then h_i -= alpha (w_i - w_t),  h -= alpha/N sum (w_i - w_t),  w = mean w_i - h/alpha.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from .. import tree
+from ..client import Local, training
+from ..data.augment import Batch
+from ..data.site import Site
+from ..losses import cross_entropy
+from ..method import Method
+from ..nets import read
+from ..optimizers import Optimizer, plain_sgd
+from ..server import Conversation, Request, Round, Server, mean, uniform
+from ..tree import Tree
+
+PRESETS = {"paper": {"alpha": 0.01, "output": "corrected"}, "official": {"alpha": 0.01}}
+
+
+def feddyn(
+    alpha: Annotated[float, Field(gt=0)] = 0.1,
+    output: Literal["mean", "corrected"] = "mean",
+    optimizer: Optimizer = plain_sgd,
+) -> Method:
+    """A linear term and a pull at every site, which change with the rounds until all sites agree on one optimum."""
+
+    def regulariser(local: Local, batch: Batch) -> Tensor:  # Eq. 1
+        drift = tree.sub(local.params, local.start)
+        return alpha / 2 * tree.dot(drift, drift) - tree.dot(local.private["slope"], local.params)
+
+    def new_slope(local: Local) -> tuple[Tree, Tree]:
+        model = read(local.net)
+        drift = tree.sub(model["params"], local.start)
+        return {"model": model}, {"slope": tree.sub(local.private["slope"], tree.scale(alpha, drift))}
+
+    def round(state: Tree, now: Round) -> Conversation:  # Algorithm 1
+        start = state["start"]
+        body = {"model": state["model"]} | ({"start": start} if output == "mean" else {})
+        replies = yield Request("train", body, now.clients)
+        model = mean(replies, "model")
+        moved = tree.mean([r.own["model"]["params"] for r in replies], [1.0] * len(replies))  # whoever weighs models
+        part = alpha * len(replies) / len(now.enrolled)
+        slope = tree.sub(state["slope"], tree.scale(part, tree.sub(moved, start)))
+        corrected = tree.sub(model["params"], tree.scale(1 / alpha, slope))
+        told = model if output == "mean" else model | {"params": corrected}
+        return {"model": told, "start": corrected, "slope": slope}
+
+    client = training(cross_entropy(), regulariser, optimizer=optimizer, init=no_slope, finish=new_slope)
+    return Method(client=client, server=Server(with_slope, round), weighting=uniform)
+
+
+def no_slope(site: Site) -> Tree:
+    return {"slope": tree.zeros(read(site.nets["model"])["params"])}
+
+
+def with_slope(nets: Tree) -> Tree:
+    params = nets["model"]["params"]
+    return nets | {"start": params, "slope": tree.zeros(params)}

@@ -1,0 +1,22 @@
+"""Generalized Federated Learning via Sharpness Aware Minimization.
+
+Qu, Li, Duan, Liu, Tang, Lu; ICML 2022; https://arxiv.org/abs/2206.02618
+
+FedAvg whose sites look for flat minima: each step goes by the gradient found rho uphill of where the site's model is.
+Caldarola, Caputo and Ciccone (ECCV 2022) propose the same under the same name.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ..method import Method
+from ..optimizers import Optimizer, plain_sgd, sharp
+from .fedavg import fedavg
+
+PRESETS = {"paper": {"rho": 0.1}}
+
+
+def fedsam(rho: Annotated[float, Field(ge=0)] = 0.05, optimizer: Optimizer = plain_sgd) -> Method:
+    """Averaging of models that were trained by SAM, around whatever optimizer the run has."""
+    return fedavg(optimizer=sharp(optimizer, rho))
