@@ -12,6 +12,8 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *["erm+ga", "erm+sha"],
 ]
 
+SHARP = ["harmofl"]  # look uphill of their own accord: under SAM they keep their own rho
+
 SWITCHES = {  # a method's spelling, and options that must each change the model that comes out of it
     "fedavg": ["weighting=uniform"],
     "fedprox": ["mu=0.5"],
@@ -43,4 +45,6 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     ],
     "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false"],
     "fedavg+am": ["strength=0.1", "chance=1"],
+    "harmofl": ["window=0", "rho=0", "rho=0.5"],
+    "elcfs(step=0.1)": ["window=1", "ratio=1", "spectra=1", "views=1", "step=0.5", "order=full"],
 }  # fmt: skip

@@ -28,6 +28,8 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "feddag": "fedbeyond.methods.feddag:feddag",
         "local": "fedbeyond.methods.local:local",
         "erm": "fedbeyond.methods.erm:erm",
+        "harmofl": "fedbeyond.methods.harmofl:harmofl",
+        "elcfs": "fedbeyond.methods.elcfs:elcfs",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
