@@ -47,4 +47,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "fedavg+am": ["strength=0.1", "chance=1"],
     "harmofl": ["window=0", "rho=0", "rho=0.5"],
     "elcfs(step=0.1)": ["window=1", "ratio=1", "spectra=1", "views=1", "step=0.5", "order=full"],
+    "ccst": ["style=single", "share=1", "stage=2", "every=1"],
+    "ccst(style=single)": ["images=2"],
+    "fedavg+mixstyle": ["depth=1", "alpha=1", "chance=1"],
 }  # fmt: skip

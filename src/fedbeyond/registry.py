@@ -30,12 +30,14 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "erm": "fedbeyond.methods.erm:erm",
         "harmofl": "fedbeyond.methods.harmofl:harmofl",
         "elcfs": "fedbeyond.methods.elcfs:elcfs",
+        "ccst": "fedbeyond.methods.ccst:ccst",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
         "rc": "fedbeyond.methods.rc:rc",
         "am": "fedbeyond.methods.am:am",
         "sha": "fedbeyond.methods.sha:sha",
+        "mixstyle": "fedbeyond.methods.mixstyle:mixstyle",
     },
     "datasets": {
         "styles": "fedbeyond.data.builtin:styles",
