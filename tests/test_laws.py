@@ -51,6 +51,7 @@ COMPOSED = [
     "fedadg(classify=0, align=1, reference=laplace)",
     "fedadg(classify=1, align=1, adversarial=0)",
     "feddag(width=4, warmup=0, evaluators=2, exclude_self=true)",
+    "randconv(copies=0, weight=12)+augmix(views=2)",
     "ccst(style=single, every=1)+mixstyle+ga",
 ]
 PRESETS = [

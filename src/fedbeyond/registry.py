@@ -31,6 +31,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "harmofl": "fedbeyond.methods.harmofl:harmofl",
         "elcfs": "fedbeyond.methods.elcfs:elcfs",
         "ccst": "fedbeyond.methods.ccst:ccst",
+        "randconv": "fedbeyond.methods.randconv:randconv",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
@@ -38,6 +39,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "am": "fedbeyond.methods.am:am",
         "sha": "fedbeyond.methods.sha:sha",
         "mixstyle": "fedbeyond.methods.mixstyle:mixstyle",
+        "augmix": "fedbeyond.methods.augmix:augmix",
     },
     "datasets": {
         "styles": "fedbeyond.data.builtin:styles",
