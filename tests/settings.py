@@ -12,6 +12,8 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *["erm+ga", "erm+sha"],
 ]
 
+SHARP = ["harmofl"]  # look uphill of their own accord: under SAM they keep their own rho
+
 SWITCHES = {  # a method's spelling, and options that must each change the model that comes out of it
     "fedavg": ["weighting=uniform"],
     "fedprox": ["mu=0.5"],
@@ -41,7 +43,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
         "discriminator_loss=paper", "generator_loss=away", "generator_loss=none", "generator_rate=3",
         "discriminator_rate=3",
     ],
-    "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false"],
+    "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false", "keep=0.5"],
     "fedavg+am": ["strength=0.1", "chance=1"],
     "fedavgm": ["momentum=0", "rate=0.5"],
     "fedadam": ["rate=0.1", "beta1=0", "beta2=0.5", "tau=0.1"],
@@ -51,4 +53,11 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "fedsam": ["rho=0", "rho=0.5"],
     "moon": ["mu=0", "mu=5", "temperature=0.1", "width=8"],
     "perfedavg": ["alpha=0", "alpha=0.1"],
+    "harmofl": ["window=0", "rho=0", "rho=0.5"],
+    "elcfs(step=0.1)": ["window=1", "ratio=1", "spectra=1", "views=1", "step=0.5", "order=full"],
+    "ccst": ["style=single", "share=1", "stage=2", "every=1"],
+    "ccst(style=single)": ["images=2"],
+    "randconv": ["copies=2", "weight=0", "sizes=[3]", "mix=false", "keep=0.5", "nested=true"],
+    "fedavg+mixstyle": ["depth=1", "alpha=1", "chance=1"],
+    "fedavg+augmix": ["views=0", "views=2", "width=1", "depth=1", "severity=10"],
 }  # fmt: skip

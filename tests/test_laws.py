@@ -34,7 +34,7 @@ from fedbeyond.nets import read
 from fedbeyond.optimizers import sam
 from fedbeyond.server import Request, Server, Weighting, mean
 from fedbeyond.spelling import parse, spell
-from settings import REFUSED, SMALL, SWITCHES
+from settings import REFUSED, SHARP, SMALL, SWITCHES
 
 PLAIN, WRAPPERS = list(registry.SHELVES["methods"]), list(registry.SHELVES["wrappers"])
 WRAPPED = [
@@ -51,6 +51,8 @@ COMPOSED = [
     "fedadg(classify=0, align=1, reference=laplace)",
     "fedadg(classify=1, align=1, adversarial=0)",
     "feddag(width=4, warmup=0, evaluators=2, exclude_self=true)",
+    "randconv(copies=0, weight=12)+augmix(views=2)",
+    "ccst(style=single, every=1)+mixstyle+ga",
 ]
 PRESETS = [
     f"{name}:{preset}{SMALL.get(name, name).removeprefix(name)}"
@@ -105,7 +107,7 @@ def test_every_method_trains_under_sam(name):
     pure(make)
     ours, theirs = (simulate(method)[0]["server"]["model"]["params"] for method in (make(), registry.build(name)))
     gap = tree.sub(ours, theirs)
-    assert float(tree.dot(gap, gap)) > 1e-6 * float(tree.dot(theirs, theirs))
+    assert (float(tree.dot(gap, gap)) > 1e-6 * float(tree.dot(theirs, theirs))) == (name not in SHARP)
 
 
 @pytest.mark.parametrize(("base", "switch"), [(base, one) for base, some in SWITCHES.items() for one in some])

@@ -37,12 +37,18 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "moon": "fedbeyond.methods.moon:moon",
         "perfedavg": "fedbeyond.methods.perfedavg:perfedavg",
         "fedbn": "fedbeyond.methods.fedbn:fedbn",
+        "harmofl": "fedbeyond.methods.harmofl:harmofl",
+        "elcfs": "fedbeyond.methods.elcfs:elcfs",
+        "ccst": "fedbeyond.methods.ccst:ccst",
+        "randconv": "fedbeyond.methods.randconv:randconv",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
         "rc": "fedbeyond.methods.rc:rc",
         "am": "fedbeyond.methods.am:am",
         "sha": "fedbeyond.methods.sha:sha",
+        "mixstyle": "fedbeyond.methods.mixstyle:mixstyle",
+        "augmix": "fedbeyond.methods.augmix:augmix",
     },
     "datasets": {
         "styles": "fedbeyond.data.builtin:styles",

@@ -22,7 +22,7 @@ def tiny(task: Task) -> Classifier:
     """One convolution with BatchNorm, so that counters and running means are there too."""
     body = nn.Sequential(nn.Conv2d(task.shape[0], 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
     net = Classifier(body, 4, len(task.classes))
-    net.stages = ("body.2",)
+    net.stages = ("body.0", "body.2")
     return net
 
 

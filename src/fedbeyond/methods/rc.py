@@ -10,24 +10,45 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from ..data import augment
 from ..method import Method
 from ..nets import for_images
 
+PRESETS = {
+    "img": {"views": 0, "mix": False, "keep": 0.5},  # RC_img1-7, p = 0.5
+    "mix": {"views": 0},  # RC_mix1-7
+}
+
+Sizes = Sequence[Annotated[int, Field(gt=0)]]
+Share = Annotated[float, Field(ge=0, le=1)]
+
 
 def rc(
     method: Method,
     views: Annotated[int, Field(ge=0)] = 1,
-    sizes: Sequence[Annotated[int, Field(gt=0)]] = (1, 3, 5, 7),
+    sizes: Sizes = (1, 3, 5, 7),
     mix: bool = True,
+    keep: Share = 0.0,
 ) -> Method:
     """Views by random convolutions beside each image (views=0: in its place), on top of any method."""
+    paint = painted(sizes, mix, keep)
+    own = augment.views(paint, views) if views else augment.repaint(paint)
+    networks = for_images("rc", method.networks)
+    return replace(method, augment=augment.chain(method.augment, own), networks=networks)
+
+
+def painted(sizes: Sizes, mix: bool, keep: float) -> augment.Paint:
+    """Random convolutions, or with the chance `keep` the batch as it is."""
     even = [size for size in sizes if size % 2 == 0]
     if even or not sizes:
         raise ValueError(f"sizes={list(sizes)} does not fit: kernels have odd sizes, as in sizes=[1, 3, 5, 7]")
     paint = augment.rand_conv(sizes, mix=mix)
-    own = augment.views(paint, views) if views else augment.repaint(paint)
-    networks = for_images("rc", method.networks)
-    return replace(method, augment=augment.chain(method.augment, own), networks=networks)
+
+    def perhaps(x: Tensor, rng: torch.Generator) -> Tensor:
+        return x if float(torch.rand((), generator=rng)) < keep else paint(x, rng)
+
+    return perhaps if keep else paint

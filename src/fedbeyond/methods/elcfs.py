@@ -1,0 +1,105 @@
+"""FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in Continuous Frequency Space.
+
+Liu, Chen, Qin, Dou, Heng; CVPR 2021; https://arxiv.org/abs/2103.06030
+
+Sites put amplitudes of some of their images into a bank that all may see. A site learns from its images, and from the
+same with low amplitudes blended towards other sites', by the model that a step on the first would make.
+"""  # noqa: E501 (so long is the title)
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from ..client import Local, Term, training
+from ..data.augment import Batch
+from ..data.site import Site
+from ..data.spectrum import amplitudes, blend, size
+from ..evaluate import pixels
+from ..losses import cross_entropy
+from ..method import Method, Sent, parameters
+from ..nets import Networks, Task, for_images
+from ..optimizers import Optimizer, plain_sgd
+from ..server import Conversation, Request, Round, Server, gather, mean
+from ..tree import Tree
+
+PRESETS = {
+    "paper": {"window": 0.02, "order": "full"},
+    "official": {"window": 0.0, "ratio": 1.0},
+}
+
+
+def elcfs(
+    window: Annotated[float, Field(ge=0, le=1)] = 0.1,
+    ratio: Annotated[float, Field(ge=0, le=1)] | None = None,
+    spectra: Annotated[int, Field(gt=0)] = 32,
+    views: Annotated[int, Field(gt=0)] | None = None,
+    step: Annotated[float, Field(ge=0)] = 1e-3,
+    order: Literal["first", "full"] = "first",
+    optimizer: Optimizer = plain_sgd,
+) -> Method:
+    """Episodes: a step on a site's images, tried on the same with amplitudes of other sites."""
+
+    def networks(task: Task) -> Networks:
+        return {"model": task.network(task), "bank": Bank((spectra, *size(task.shape, window)))}
+
+    def tell(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
+        chosen = torch.randperm(site.size, generator=site.rng).repeat(-(-spectra // site.size))[:spectra]
+        x = pixels(site.data["train"][0][chosen].to(site.device))
+        return {"amplitude": {"spectra": amplitudes(x, window)}}, private
+
+    client = training(episode(window, ratio, views, step, order == "full"), optimizer=optimizer)
+    told = Sent("data-derived", lambda nets, body: {"spectra": nets["bank"]["buffers"]["spectra"]})
+    return Method(
+        client=client._replace(handlers={**client.handlers, "amplitude": tell}),
+        server=Server(lambda nets: {"model": nets["model"], "bank": {}}, round),
+        sends={"train": {"model": parameters("model")}, "amplitude": {"amplitude": told}},
+        networks=for_images("elcfs", networks),
+        shared=("model", "bank"),
+        least=2,
+    )
+
+
+class Bank(nn.Module):
+    """What one site puts into the bank: amplitudes of some images."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.register_buffer("spectra", torch.zeros(shape))
+
+
+def round(state: Tree, now: Round) -> Conversation:
+    bank = yield from gather("amplitude", state["bank"], now)
+    replies = yield Request("train", {"model": state["model"], "bank": bank}, now.clients)
+    return {"model": mean(replies, "model"), "bank": bank}
+
+
+def episode(window: float, ratio: float | None, views: int | None, step: float, full: bool) -> Term:
+    """The loss on a batch, plus that on the same in other sites' styles after a step that lowers the first."""
+    plain = cross_entropy()
+
+    def term(local: Local, batch: Batch) -> Tensor:
+        inner = plain(local, batch)
+        rng, (x, y) = local.site.rng, batch.merged
+        others = [local.received["bank"][name] for name in sorted(local.received["bank"]) if name != local.site.name]
+        if not others:  # nobody else has been asked yet
+            return inner
+        drawn = torch.randperm(len(others), generator=rng)[:views].tolist()
+        moved = []
+        for place in drawn:  # the continuous frequency space
+            theirs = others[place]["amplitude"]["spectra"]
+            partners = theirs[torch.randint(len(theirs), (len(x),), generator=rng).to(x.device)]
+            shares = torch.rand(len(x), 1, 1, 1, generator=rng) if ratio is None else torch.tensor(ratio)
+            moved.append(blend(x, partners, window, shares.to(x)))
+        params = list(local.params.values())
+        slopes = torch.autograd.grad(inner, params, retain_graph=True, create_graph=full, materialize_grads=True)
+        ahead = {  # theta'
+            name: param - step * slope for (name, param), slope in zip(local.params.items(), slopes, strict=True)
+        }
+        scores = functional_call(local.net, ahead, (torch.cat(moved),))
+        return inner + F.cross_entropy(scores, y.repeat(len(moved)))  # no boundary term: that is segmentation
+
+    return term
