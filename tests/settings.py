@@ -12,7 +12,7 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *["erm+ga", "erm+sha"],
 ]
 
-SHARP = ["harmofl"]  # look uphill of their own accord: under SAM they keep their own rho
+SHARP = ["fedsam", "harmofl"]  # look uphill of their own accord: under SAM they keep their own rho
 
 SWITCHES = {  # a method's spelling, and options that must each change the model that comes out of it
     "fedavg": ["weighting=uniform"],

@@ -95,10 +95,7 @@ def test_a_method_that_weighs_for_itself_or_pools_is_not_weighed_by_another(name
         registry.build(name)
 
 
-SHARP = {"fedsam"}  # they bring a SAM of their own, whose rho takes the place of the run's
-
-
-@pytest.mark.parametrize("name", [SMALL.get(name, name) for name in PLAIN if name not in SHARP])
+@pytest.mark.parametrize("name", [SMALL.get(name, name) for name in PLAIN])
 def test_every_method_trains_under_sam(name):
     def make():
         return registry.build(name, optimizer=sam(rho=0.5))
