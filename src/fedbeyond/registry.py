@@ -30,6 +30,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "erm": "fedbeyond.methods.erm:erm",
         "coral": "fedbeyond.methods.coral:coral",
         "mmd": "fedbeyond.methods.mmd:mmd",
+        "irm": "fedbeyond.methods.irm:irm",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
