@@ -31,6 +31,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "coral": "fedbeyond.methods.coral:coral",
         "mmd": "fedbeyond.methods.mmd:mmd",
         "irm": "fedbeyond.methods.irm:irm",
+        "vrex": "fedbeyond.methods.vrex:vrex",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
