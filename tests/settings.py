@@ -10,7 +10,7 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *["feddag+ga", "feddag+sha"],
     *["local+ga", "local+sha"],
     *["erm+ga", "erm+sha"],
-    *[f"{name}+{rule}" for name in ("coral", "mmd", "irm", "vrex") for rule in ("ga", "sha")],
+    *[f"{name}+{rule}" for name in ("dann", "coral", "mmd", "irm", "vrex") for rule in ("ga", "sha")],
 ]
 
 SWITCHES = {  # a method's spelling, and options that must each change the model that comes out of it
@@ -42,6 +42,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
         "discriminator_loss=paper", "generator_loss=away", "generator_loss=none", "generator_rate=3",
         "discriminator_rate=3",
     ],
+    "dann": ["weight=0", "weight=0.1", "ramp=true", "width=8"],
     "coral": ["weight=0", "weight=10", "means=false"],
     "mmd": ["weight=0", "weight=10", "gammas=[1.0]"],
     "irm": ["weight=0", "weight=1", "anneal=0", "rescale=false", "unbiased=true"],

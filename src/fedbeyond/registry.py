@@ -28,6 +28,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "feddag": "fedbeyond.methods.feddag:feddag",
         "local": "fedbeyond.methods.local:local",
         "erm": "fedbeyond.methods.erm:erm",
+        "dann": "fedbeyond.methods.dann:dann",
         "coral": "fedbeyond.methods.coral:coral",
         "mmd": "fedbeyond.methods.mmd:mmd",
         "irm": "fedbeyond.methods.irm:irm",
