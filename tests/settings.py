@@ -10,7 +10,7 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *["feddag+ga", "feddag+sha"],
     *["local+ga", "local+sha"],
     *["erm+ga", "erm+sha"],
-    *[f"{name}+{rule}" for name in ("dann", "coral", "mmd", "irm", "vrex") for rule in ("ga", "sha")],
+    *[f"{name}+{rule}" for name in ("dann", "coral", "mmd", "irm", "vrex", "groupdro") for rule in ("ga", "sha")],
 ]
 
 SWITCHES = {  # a method's spelling, and options that must each change the model that comes out of it
@@ -47,6 +47,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "mmd": ["weight=0", "weight=10", "gammas=[1.0]"],
     "irm": ["weight=0", "weight=1", "anneal=0", "rescale=false", "unbiased=true"],
     "vrex": ["weight=0", "weight=1", "anneal=0", "rescale=false"],
+    "groupdro": ["eta=0", "eta=1"],
     "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false"],
     "fedavg+am": ["strength=0.1", "chance=1"],
 }  # fmt: skip

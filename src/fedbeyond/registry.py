@@ -33,6 +33,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "mmd": "fedbeyond.methods.mmd:mmd",
         "irm": "fedbeyond.methods.irm:irm",
         "vrex": "fedbeyond.methods.vrex:vrex",
+        "groupdro": "fedbeyond.methods.groupdro:groupdro",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
