@@ -82,15 +82,30 @@ def test_no_federated_site_knows_origins(config):
     assert all(batch.origin is None for batch in made.federation.sites["photo"].batches())
 
 
-def test_erm_runs_from_the_command_line_and_is_scored_on_each_source(small, tmp_path, monkeypatch, capsys):
-    words = ["run", "--method", "erm", "--target", small["target"], "--out", tmp_path]
-    for key in ("data", "network"):
-        words += ["--set", f"{key}={small[key]}"]
-    words += ["--set", "train.rounds=2", "--set", "train.batch_size=8"]
-    monkeypatch.setattr(sys, "argv", ["fedbeyond", *map(str, words)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert not end.value.code and "erm, sketch unseen, seed 0: 2 rounds done" in capsys.readouterr().out
+@pytest.fixture
+def call(small, monkeypatch, capsys):
+    """What a command prints, on a sliver of the built-in data."""
+
+    def called(*words):
+        settings = [f"data={small['data']}", f"network={small['network']}", "train.rounds=2", "train.batch_size=8"]
+        chosen = [word for setting in settings for word in ("--set", setting)]
+        monkeypatch.setattr(sys, "argv", ["fedbeyond", *map(str, words), *chosen])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert not end.value.code
+        return capsys.readouterr().out
+
+    return called
+
+
+def test_what_check_prints_says_that_a_reference_is_not_federated(call):
+    told = call("check", "--set", "method=erm", "--set", "target=sketch")
+    assert "erm: convnet(width=4) with" in told and "NOT FEDERATED" in told
+
+
+def test_erm_runs_from_the_command_line_and_is_scored_on_each_source(call, tmp_path):
+    told = call("run", "--method", "erm", "--target", "sketch", "--out", tmp_path)
+    assert "erm, sketch unseen, seed 0: 2 rounds done" in told
     (file,) = tmp_path.rglob("results.jsonl")
     for line in results.read(file):
         assert {name: list(score) for name, score in line["scores"].items()} == {
