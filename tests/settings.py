@@ -10,6 +10,7 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *["feddag+ga", "feddag+sha"],
     *["local+ga", "local+sha"],
     *["erm+ga", "erm+sha"],
+    *[f"{name}+{rule}" for name in ("dann", "coral", "mmd", "irm", "vrex", "groupdro") for rule in ("ga", "sha")],
 ]
 
 SHARP = ["fedsam", "harmofl"]  # look uphill of their own accord: under SAM they keep their own rho
@@ -44,6 +45,12 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
         "discriminator_rate=3",
     ],
     "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false", "keep=0.5"],
+    "dann": ["weight=0", "weight=0.1", "ramp=true", "width=8"],
+    "coral": ["weight=0", "weight=10", "means=false"],
+    "mmd": ["weight=0", "weight=10", "gammas=[1.0]"],
+    "irm": ["weight=0", "weight=1", "anneal=0", "rescale=false", "unbiased=true"],
+    "vrex": ["weight=0", "weight=1", "anneal=0", "rescale=false"],
+    "groupdro": ["eta=0", "eta=1"],
     "fedavg+am": ["strength=0.1", "chance=1"],
     "fedavgm": ["momentum=0", "rate=0.5"],
     "fedadam": ["rate=0.1", "beta1=0", "beta2=0.5", "tau=0.1"],

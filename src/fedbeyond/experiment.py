@@ -55,7 +55,7 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     data, tests = hand_out(domains, divided)
     require(method, config, len(data))
     shape = tuple(next(iter(tests.values()))[0].shape[1:])
-    nets = networks(method, Task(domains.classes, shape, network), config.seed, device)
+    nets = networks(method, Task(domains.classes, shape, network, len(data)), config.seed, device)
     settings: dict[str, Any] = {"batch_size": train.batch_size, "epochs": train.epochs, "rounds": train.rounds}
     settings |= {"schedule": registry.make_one("schedules", train.schedule)}
     settings |= {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}

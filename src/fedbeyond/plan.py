@@ -107,10 +107,11 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
     for cell in cells:
         optimizer = registry.make_one("optimizers", cell.optimizer)
         method = setting.adapted(registry.build(cell.method, optimizer=optimizer), cell.train)
-        setting.require(method, cell, sources(cell, found))
+        many = sources(cell, found)
+        setting.require(method, cell, many)
         network = registry.make_one("networks", unloaded(cell.network))
         with torch.device("meta"):  # shapes are all that is needed
-            nets = method.networks(Task(found.classes, shape, network))
+            nets = method.networks(Task(found.classes, shape, network, many))
         shared = {name: read(nets[name]) for name in method.shared}
         numbers = sum(param.numel() for param in nets["model"].parameters())
         told = [f"{cell.method}: {cell.network} with {numbers:,} parameters; leaves each site every round:"]

@@ -41,6 +41,12 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "elcfs": "fedbeyond.methods.elcfs:elcfs",
         "ccst": "fedbeyond.methods.ccst:ccst",
         "randconv": "fedbeyond.methods.randconv:randconv",
+        "dann": "fedbeyond.methods.dann:dann",
+        "coral": "fedbeyond.methods.coral:coral",
+        "mmd": "fedbeyond.methods.mmd:mmd",
+        "irm": "fedbeyond.methods.irm:irm",
+        "vrex": "fedbeyond.methods.vrex:vrex",
+        "groupdro": "fedbeyond.methods.groupdro:groupdro",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",

@@ -26,7 +26,7 @@ def tiny(task: Task) -> Classifier:
     return net
 
 
-TASK = Task(CLASSES, (3, 6, 6), tiny)
+TASK = Task(CLASSES, (3, 6, 6), tiny, len(SIZES))
 
 
 def domains(sizes: dict[str, int] = SIZES) -> dict[str, dict[str, Split]]:

@@ -20,6 +20,7 @@ class Task(NamedTuple):
     classes: tuple[str, ...]
     shape: tuple[int, ...]  # channels, height and width of images; of tables, how many features
     network: Callable[["Task"], "Classifier"]
+    sources: int = 1  # sites that it is learnt from, for networks that tell them apart
 
 
 Networks = dict[str, nn.Module]

@@ -1,0 +1,42 @@
+"""Out-of-Distribution Generalization via Risk Extrapolation (REx).
+
+Krueger, Caballero, Jacobsen, Zhang, Binas, Zhang, Le Priol, Courville; ICML 2021; https://arxiv.org/abs/2003.00688
+
+Risks of source domains that are equal stay equal beyond them: their variance is added to the loss (V-REx). A reference,
+not a federation: it needs images of several domains in one batch.
+"""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..client import training
+from ..data.augment import Batch
+from ..method import Method
+from ..optimizers import Optimizer, plain_sgd
+from ..server import averaging
+from .erm import domains
+from .irm import counted, penalised, unplayed
+
+PRESETS = {"official": {"weight": 1e4, "anneal": 0.2}, "domainbed": {"rescale": False}}
+
+
+def vrex(
+    weight: Annotated[float, Field(ge=0)] = 10.0,
+    anneal: Annotated[float, Field(ge=0, le=1)] = 0.1,
+    rescale: bool = True,
+    optimizer: Optimizer = plain_sgd,
+) -> Method:
+    """Pooled training, with a penalty on risks that differ between domains."""
+    term = penalised(variance, weight, anneal, rescale)
+    client = training(term, optimizer=optimizer, init=unplayed, finish=counted)
+    return Method(client=client, server=averaging, weighting=None, pooled=True, least=2)
+
+
+def variance(scores: Tensor, y: Tensor, batch: Batch) -> Tensor:
+    """The variance of the risks of those domains that are in a batch."""
+    risks = torch.stack([F.cross_entropy(scores[place], y[place]) for place in domains(batch)])
+    return risks.var(correction=0)
