@@ -12,6 +12,9 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *["erm+ga", "erm+sha"],
 ]
 
+FAINT = {  # does something at its defaults, but on the toy less than the 1e-5 that counts: 9e-6, where nothing is 0
+}
+
 SWITCHES = {  # a method's spelling, and options that must each change the model that comes out of it
     "fedavg": ["weighting=uniform"],
     "fedprox": ["mu=0.5"],
