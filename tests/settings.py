@@ -11,6 +11,7 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *["local+ga", "local+sha"],
     *["erm+ga", "erm+sha"],
     *["arfl+ga", "arfl+sha"],
+    *["afl+ga", "afl+sha"],
 ]
 
 FAINT = {  # does something at its defaults, but on the toy less than the 1e-5 that counts: 9e-6, where nothing is 0
@@ -46,6 +47,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
         "discriminator_rate=3",
     ],
     "arfl": ["strength=0.1"],
+    "afl": ["step=0", "step=0.5"],
     "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false"],
     "fedavg+am": ["strength=0.1", "chance=1"],
 }  # fmt: skip

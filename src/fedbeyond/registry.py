@@ -29,6 +29,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "local": "fedbeyond.methods.local:local",
         "erm": "fedbeyond.methods.erm:erm",
         "arfl": "fedbeyond.methods.arfl:arfl",
+        "afl": "fedbeyond.methods.afl:afl",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
