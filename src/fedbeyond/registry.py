@@ -30,6 +30,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "erm": "fedbeyond.methods.erm:erm",
         "arfl": "fedbeyond.methods.arfl:arfl",
         "afl": "fedbeyond.methods.afl:afl",
+        "fedcsa": "fedbeyond.methods.fedcsa:fedcsa",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
