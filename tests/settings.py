@@ -48,6 +48,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     ],
     "arfl": ["strength=0.1"],
     "afl": ["step=0", "step=0.5"],
+    "fedgma": ["tau=0", "rate=0.5"],
     "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false"],
     "fedavg+am": ["strength=0.1", "chance=1"],
 }  # fmt: skip

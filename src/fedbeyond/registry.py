@@ -31,6 +31,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "arfl": "fedbeyond.methods.arfl:arfl",
         "afl": "fedbeyond.methods.afl:afl",
         "fedcsa": "fedbeyond.methods.fedcsa:fedcsa",
+        "fedgma": "fedbeyond.methods.fedgma:fedgma",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
