@@ -15,6 +15,7 @@ REFUSED = [  # the server weighs for itself, or there is one site
 ]
 
 FAINT = {  # does something at its defaults, but on the toy less than the 1e-5 that counts: 9e-6, where nothing is 0
+    "fedsr+sha": "fedsr+sha(beta=3)",
 }
 
 SWITCHES = {  # a method's spelling, and options that must each change the model that comes out of it
@@ -49,6 +50,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "arfl": ["strength=0.1"],
     "afl": ["step=0", "step=0.5"],
     "fedgma": ["tau=0", "rate=0.5"],
+    "fedsr(l2r=0.1, cmi=0.1)": ["l2r=0", "l2r=0.5", "cmi=0", "cmi=0.5", "square=true", "share_r=true"],
     "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false"],
     "fedavg+am": ["strength=0.1", "chance=1"],
 }  # fmt: skip

@@ -32,6 +32,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "afl": "fedbeyond.methods.afl:afl",
         "fedcsa": "fedbeyond.methods.fedcsa:fedcsa",
         "fedgma": "fedbeyond.methods.fedgma:fedgma",
+        "fedsr": "fedbeyond.methods.fedsr:fedsr",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
