@@ -51,6 +51,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "afl": ["step=0", "step=0.5"],
     "fedgma": ["tau=0", "rate=0.5"],
     "fedsr(l2r=0.1, cmi=0.1)": ["l2r=0", "l2r=0.5", "cmi=0", "cmi=0.5", "square=true", "share_r=true"],
+    "fediir(gamma=0.5)": ["gamma=0", "gamma=2", "keep=0", "from_zero=true"],
     "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false"],
     "fedavg+am": ["strength=0.1", "chance=1"],
 }  # fmt: skip

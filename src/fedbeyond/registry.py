@@ -33,6 +33,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "fedcsa": "fedbeyond.methods.fedcsa:fedcsa",
         "fedgma": "fedbeyond.methods.fedgma:fedgma",
         "fedsr": "fedbeyond.methods.fedsr:fedsr",
+        "fediir": "fedbeyond.methods.fediir:fediir",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
