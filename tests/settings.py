@@ -11,9 +11,15 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *["local+ga", "local+sha"],
     *["erm+ga", "erm+sha"],
     *[f"{name}+{rule}" for name in ("dann", "coral", "mmd", "irm", "vrex", "groupdro") for rule in ("ga", "sha")],
+    *["arfl+ga", "arfl+sha"],
+    *["afl+ga", "afl+sha"],
 ]
 
 SHARP = ["fedsam", "harmofl"]  # look uphill of their own accord: under SAM they keep their own rho
+
+FAINT = {  # does something at its defaults, but on the toy less than the 1e-5 that counts: 9e-6, where nothing is 0
+    "fedsr+sha": "fedsr+sha(beta=3)",
+}
 
 SWITCHES = {  # a method's spelling, and options that must each change the model that comes out of it
     "fedavg": ["weighting=uniform"],
@@ -51,6 +57,11 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "irm": ["weight=0", "weight=1", "anneal=0", "rescale=false", "unbiased=true"],
     "vrex": ["weight=0", "weight=1", "anneal=0", "rescale=false"],
     "groupdro": ["eta=0", "eta=1"],
+    "arfl": ["strength=0.1"],
+    "afl": ["step=0", "step=0.5"],
+    "fedgma": ["tau=0", "rate=0.5"],
+    "fedsr(l2r=0.1, cmi=0.1)": ["l2r=0", "l2r=0.5", "cmi=0", "cmi=0.5", "square=true", "share_r=true"],
+    "fediir(gamma=0.5)": ["gamma=0", "gamma=2", "keep=0", "from_zero=true"],
     "fedavg+am": ["strength=0.1", "chance=1"],
     "fedavgm": ["momentum=0", "rate=0.5"],
     "fedadam": ["rate=0.1", "beta1=0", "beta2=0.5", "tau=0.1"],

@@ -105,7 +105,8 @@ class Gate:
 
     def _require_quorum(self, request: Request, usable: int, aside: list[Failure]) -> None:
         asked = len(request.to)
-        needed = request.quorum or self.quorum or (max(2, asked - 1) if asked > 1 else 1)
+        usual = self.quorum or (max(2, asked - 1) if asked > 1 else 1)
+        needed = usual if request.quorum is None else request.quorum
         if usable < min(needed, asked):
             told: dict[str, list[str]] = {}
             for failure in aside:

@@ -47,6 +47,12 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "irm": "fedbeyond.methods.irm:irm",
         "vrex": "fedbeyond.methods.vrex:vrex",
         "groupdro": "fedbeyond.methods.groupdro:groupdro",
+        "arfl": "fedbeyond.methods.arfl:arfl",
+        "afl": "fedbeyond.methods.afl:afl",
+        "fedcsa": "fedbeyond.methods.fedcsa:fedcsa",
+        "fedgma": "fedbeyond.methods.fedgma:fedgma",
+        "fedsr": "fedbeyond.methods.fedsr:fedsr",
+        "fediir": "fedbeyond.methods.fediir:fediir",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",

@@ -88,7 +88,8 @@ def gather(kind: str, bank: Tree, now: Round, body: Tree | None = None) -> Conve
     new = tuple(client for client in now.clients if client not in bank)
     if not new:
         return bank
-    replies = yield Request(kind, body or {}, new, quorum=1)
+    others = len(new) < len(now.clients)  # the round can go on without the new ones
+    replies = yield Request(kind, body or {}, new, quorum=0 if others else 1)
     return bank | {reply.client: reply.body for reply in replies}
 
 

@@ -175,7 +175,7 @@ def fault_tolerant(make: Factory) -> None:
 def alive(make: Factory, against: Sequence[Factory] = ()) -> None:
     """At its defaults a method differs from FedAvg, weighted and not (a wrapper: from what it wraps, likewise)."""
     ours = reference(make).state["server"]["model"]["params"]
-    for other in [variant for base in against or (fedavg,) for variant in _weighted(base())]:
+    for other in [variant for base in against or (lambda: _plain(make()),) for variant in _weighted(base())]:
         theirs = simulate(other)[0]["server"]["model"]["params"]
         gap = tree.sub(ours, theirs)
         if float(tree.dot(gap, gap).sqrt()) <= 1e-5 * float(tree.dot(theirs, theirs).sqrt()):
@@ -193,6 +193,13 @@ def check(make: Factory, against: Sequence[Factory] = ()) -> None:
     for law in LAWS.values():
         law(make)
     alive(make, against)
+
+
+def _plain(method: Method) -> Method:
+    """FedAvg, on the method's own network if that is another than the task's."""
+    own, usual = (tree.flatten(toy.shared(one)["model"]["params"]) for one in (method, fedavg()))
+    same = own.keys() == usual.keys() and all(own[name].shape == usual[name].shape for name in own)
+    return fedavg() if same else replace(fedavg(), networks=method.networks)
 
 
 def _weighted(method: Method) -> list[Method]:

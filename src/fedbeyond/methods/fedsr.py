@@ -1,0 +1,152 @@
+"""FedSR: A Simple and Effective Domain Generalization Method for Federated Learning.
+
+Nguyen, Torr, Lim; NeurIPS 2022; https://openreview.net/forum?id=mrt90D00aQX
+
+Features are drawn from a Gaussian that the network computes from an image, and are to say little: they are kept short
+(L2R), and their distribution near one that depends on the class alone (CMI), which each site learns for itself.
+"""
+
+import math
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..client import Local, Term, nothing, training
+from ..data.augment import Batch
+from ..data.site import Site
+from ..errors import ConfigError
+from ..method import Method, parameters
+from ..nets import Classifier, Networks, Task, read
+from ..optimizers import Optimizer, plain_sgd
+from ..server import averaging, uniform
+from ..tree import Tree
+
+PRESETS = {"paper": {"square": True}, "official": {"square": False}}
+
+SAMPLES = 20  # of the features of an image, when it is classified
+TINY = 1e-6
+
+
+def fedsr(
+    l2r: Annotated[float, Field(ge=0)] = 0.01,
+    cmi: Annotated[float, Field(ge=0)] = 0.001,
+    square: bool = False,
+    share_r: bool = False,
+    optimizer: Optimizer = plain_sgd,
+) -> Method:
+    """Gaussian features, short (l2r times their length) and close to a Gaussian of their class (cmi times the KL)."""
+    if share_r and not cmi:
+        raise ConfigError("fedsr: share_r shares what cmi learns, and cmi=0 learns nothing; give cmi, or leave it out")
+    shared = ("model", "reference") if share_r else ("model",)
+
+    def networks(task: Task) -> Networks:
+        model = Gaussian(task.network(task), len(task.classes))
+        return {"model": model} | ({"reference": Reference(*model.head.weight.shape)} if cmi else {})
+
+    return Method(
+        client=training(
+            simple(l2r, cmi, square),
+            optimizer=optimizer,
+            init=own_reference if cmi and not share_r else nothing,
+            along=("reference",) if cmi else (),
+        ),
+        server=averaging,
+        weighting=uniform,
+        networks=networks,
+        shared=shared,
+        sends={"train": {name: parameters(name) for name in shared}},
+    )
+
+
+class Gaussian(Classifier):
+    """A classifier whose head sees features that are drawn: the network gives the mean and the spread of each."""
+
+    body: Classifier
+    attentive = False  # what the head weighs is no average of maps
+
+    def __init__(self, body: Classifier, classes: int) -> None:
+        width = body.head.in_features
+        super().__init__(body, width, classes)
+        body.head = nn.Linear(width, 2 * width)
+        self.stages = tuple(f"body.{stage}" for stage in body.stages)
+        self.noise = torch.randn(SAMPLES, width, generator=torch.Generator().manual_seed(0))  # one for all images
+
+    def gaussian(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and spread of the features of each image."""
+        mean, spread = self.body(x).chunk(2, 1)
+        return mean, F.softplus(spread) + TINY
+
+    def maps(self, x: Tensor) -> Tensor:
+        """The last feature maps."""
+        return self.body.maps(x)
+
+    def pooled(self, maps: Tensor) -> Tensor:
+        """The mean of the features, from the maps."""
+        numbers: Tensor = self.body.head(self.body.pooled(maps))
+        return numbers.chunk(2, 1)[0]
+
+    def features(self, x: Tensor) -> Tensor:
+        """The mean of the features."""
+        return self.gaussian(x)[0]
+
+    def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The last feature maps, and the scores of the mean of the features."""
+        maps, numbers = self.body.look(x)
+        return maps, self.head(numbers.chunk(2, 1)[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of features drawn once, as dropout draws, in training; later the log of the mean probability."""
+        mean, spread = self.gaussian(x)
+        if self.training:
+            return self.head(draw(mean, spread))  # type: ignore[no-any-return]
+        drawn = [self.head(mean + spread * noise).log_softmax(1) for noise in self.noise.to(mean)]
+        return torch.stack(drawn).logsumexp(0) - math.log(SAMPLES)
+
+
+class Reference(nn.Module):
+    """r(z|y): the mean and spread that features of each class should have, and C, by which features are scaled."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(classes, width))
+        self.spread = nn.Parameter(torch.ones(classes, width))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, mean: Tensor, spread: Tensor, y: Tensor) -> Tensor:
+        """KL(N(C mean, C spread) || r(z|y)), summed over the features, the mean over images."""
+        centre, width = self.mean[y], F.softplus(self.spread)[y] + TINY
+        mean, spread = self.scale * mean, self.scale.abs() * spread + TINY
+        far = (spread.square() + (mean - centre).square()) / (2 * width.square())
+        return (width.log() - spread.log() + far - 0.5).sum(1).mean()
+
+
+def own_reference(site: Site) -> Tree:
+    reference = site.nets["reference"]
+    assert isinstance(reference, Reference)
+    return {"reference": read(Reference(*reference.mean.shape))}
+
+
+def draw(mean: Tensor, spread: Tensor) -> Tensor:
+    return mean + spread * torch.randn_like(mean)
+
+
+def simple(l2r: float, cmi: float, square: bool) -> Term:
+    """Cross-entropy of features drawn once, with the two regularisers."""
+
+    def term(local: Local, batch: Batch) -> Tensor:
+        net, (x, y) = local.net, batch.merged
+        assert isinstance(net, Gaussian)
+        mean, spread = net.gaussian(x)
+        z = draw(mean, spread)
+        loss = F.cross_entropy(net.head(z), y)
+        if l2r:
+            length = z.square().sum(1) if square else torch.linalg.vector_norm(z, dim=1)
+            loss = loss + l2r * length.mean()
+        if cmi:
+            loss = loss + cmi * local.along["reference"](mean, spread, y)
+        return loss
+
+    return term
