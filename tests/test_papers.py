@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from fedbeyond import spelling
+from fedbeyond import registry, spelling
 from fedbeyond.report.beside import PAPERS, printed
 
 ROOT = Path(__file__).parent.parent
@@ -37,8 +37,6 @@ MISPRINTS = {
         ("table2_pacs", "FedSAM+RC", "accuracy"),
         ("table2_pacs", "FedDyn+RC", "accuracy"),
         ("table2_pacs", "Moon+RC", "accuracy"),
-        ("table2_pacs_fedsam", "FedSAM", "accuracy"),
-        ("table2_pacs_fedsam", "FedSAM+RC", "accuracy"),
     },
     "feddag": {
         ("table2_midog", "DDAIG", "auc"),
@@ -119,11 +117,32 @@ def test_a_printed_table_has_a_recipe_that_runs_every_method_we_have_for_it():
             tables[f"{paper}/{entry.table}"] |= {entry.method} - {""}
     assert tables.keys() - recipes.keys() == WITHOUT_RECIPE
     for name in tables.keys() & recipes.keys():
-        assert set(recipes[name]["bench"]["methods"]) == tables[name] - COPIED.get(name, set()), name
+        ours = tables[name] - COPIED.get(name, set()) | VARIANTS.get(name, set())
+        assert set(recipes[name]["bench"]["methods"]) == ours, name
 
 
 # numbers that a paper took over from another one: not run under its protocol
 COPIED = {f"fedsb/table1_{data}": {"fedadg"} for data in ("pacs", "officehome", "vlcs")}
+# run, but too far from the printed method to be set beside it: our CCST makes no images
+VARIANTS = {
+    name: {"ccst"}
+    for name in ("fedsb/table2_pacs", "feddag/table2_midog", "feddag/table3_gdrbench", "feddag/table4_isic2019")
+}
+
+
+def test_a_row_that_was_trained_on_pooled_data_is_never_given_a_federated_method():
+    federated = {"FedAvg", "FedDG", "FedADG (ours)"}
+    rows = {(e.row, e.method) for e in printed("fedadg") if e.table < "table7" and e.row not in federated}
+    spelled = {method for _, method in rows} - {""}
+    assert spelled == {"dann", "erm+mixstyle"} and all(registry.build(method).pooled for method in spelled)
+    assert {("JiGen", ""), ("RSC", "")} <= rows
+
+
+def test_the_docs_count_the_methods_of_every_recipe():
+    page = (ROOT / "docs" / "papers.md").read_text()
+    for path in RECIPES:
+        count = len(tomllib.loads(path.read_text())["bench"]["methods"])
+        assert f"| `{path.parent.name}/{path.stem}` | {count} | " in page, path
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -143,5 +162,4 @@ def test_the_docs_name_every_recipe_and_every_misprint():
         assert f"`{path.parent.name}/{path.stem}`" in page, path
     for paper, rows in MISPRINTS.items():
         for table, row, metric in rows:
-            if not table.endswith("_fedsam"):  # the same row once more
-                assert f"| {paper}/{table} | {row} | {metric} |" in page, (paper, table, row, metric)
+            assert f"| {paper}/{table} | {row} | {metric} |" in page, (paper, table, row, metric)

@@ -21,7 +21,7 @@ class Printed(NamedTuple):
 
     table: str
     row: str
-    method: str  # our spelling of the row; empty: we have no such method
+    method: str  # our spelling of the row; empty: we have no such method, or not the same
     target: str
     metric: str
     value: str
