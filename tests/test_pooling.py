@@ -1,6 +1,7 @@
 """The data of all sites in one place: whose each image is, and runs of references that are no federation."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,10 +12,12 @@ from fedbeyond.data.augment import Batch
 from fedbeyond.data.division import hand_out
 from fedbeyond.data.images import View
 from fedbeyond.data.pooling import POOLED, pool, together
-from fedbeyond.evaluate import measure
+from fedbeyond.errors import ConfigError
+from fedbeyond.evaluate import evaluate, measure
 from fedbeyond.methods.local import local
 from fedbeyond.nets import write
 from fedbeyond.plan import plan
+from fedbeyond.setting import dataset, division
 
 SOURCES = ["cartoon", "painting", "photo"]  # where sketch is unseen
 
@@ -51,8 +54,8 @@ def test_a_pooled_run_has_one_site_whose_batches_know_whose_each_image_is(config
     made = experiment.prepare(config)
     (site,) = made.federation.sites.values()
     assert made.federation.clients == (POOLED,) and list(made.vals) == SOURCES
-    domains = experiment.dataset(config.data)
-    data, _ = hand_out(domains, experiment.division(config, domains))
+    domains = dataset(config.data)
+    data, _ = hand_out(domains, division(config, domains))
     owner = {}
     for number, name in enumerate(data):
         images, labels = data[name]["train"]
@@ -120,11 +123,10 @@ def test_its_validation_scores_are_those_of_each_sources_own_validation_images(c
     *_, last = experiment.run(made, tmp_path)
     saved, _ = checkpoint.load(tmp_path / "checkpoint.safetensors")
     net = write(made.nets["model"], saved["state"]["server"]["model"])
-    domains = experiment.dataset(config.data)
-    data, _ = hand_out(domains, experiment.division(config, domains))
+    domains = dataset(config.data)
+    data, _ = hand_out(domains, division(config, domains))
     for name in SOURCES:
-        found = measure(net, data[name]["val"])
-        assert last["scores"][name]["val"] == {key: value.item() for key, value in found.items()}
+        assert last["scores"][name]["val"] == evaluate(net, data[name]["val"])
 
 
 def test_a_pooled_run_that_is_stopped_goes_on_as_if_it_had_not_been(config, tmp_path):
@@ -170,3 +172,13 @@ def test_local_reports_the_mean_over_the_models_of_the_sites(config, tmp_path):
             assert last["scores"][name][part][key] == pytest.approx(mean, rel=1e-6)
     of_the_mean = measure(write(made.nets["model"], saved["state"]["server"]["model"]), made.tests["sketch"])
     assert last["scores"]["sketch"]["test"]["loss"] != pytest.approx(of_the_mean["loss"].item(), rel=1e-4)
+
+
+def test_clients_of_one_domain_are_one_domain(config):
+    several = replace(config, method="dann", train=replace(config.train, clients_per_domain=2))
+    setup = experiment.prepare(several)
+    (site,) = setup.federation.sites.values()
+    assert site.origin.unique().tolist() == [0, 1, 2] and len(setup.vals) == 6
+    single = replace(several, target="photo+painting+cartoon")
+    with pytest.raises(ConfigError, match=r"dann needs 2 domains or more .* there is 1"):
+        experiment.prepare(single)

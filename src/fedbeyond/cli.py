@@ -123,6 +123,36 @@ def report(
     write_report(runs, select, style, out, beside, metric, baseline, cost)
 
 
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run, as runs/fedavg/photo/seed-0.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("model"),
+    select: Annotated[str, typer.Option(help="source-validation or last.")] = "source-validation",
+) -> None:
+    """Write the model of a run for other sites to use: its numbers, and a card that says what they are."""
+    from .export import CARD, MODEL
+    from .export import export as write_model
+
+    folder = write_model(run, out, select)
+    print(f"model: {folder / MODEL}; what it is: {folder / CARD}")
+    print(f"use it with: fedbeyond predict {folder} FOLDER_OF_IMAGES")
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="A folder that 'fedbeyond export' wrote.")],
+    images: Annotated[Path, typer.Argument(help="A folder of images, also in folders in it.")],
+    out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+) -> None:
+    """Tell what an exported model takes each image for, and how surely."""
+    from .predict import predict as ask
+
+    count, failures = ask(model, images, out)
+    for failure in failures:
+        print(f"left out: {failure}", file=sys.stderr)
+    print(f"{count:,} images: {out}")
+
+
 @app.command("list")
 def list_names(
     word: Annotated[

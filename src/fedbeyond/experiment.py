@@ -26,7 +26,7 @@ from .method import Method
 from .nets import Networks, Task, read, write
 from .results import RESULTS, TIMES, Line, selection
 from .server import Round
-from .setting import adapted, dataset, division, networks, public, require
+from .setting import adapted, dataset, division, networks, public, require, sources
 from .tree import Tree
 
 
@@ -53,21 +53,22 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     train = config.train
     divided = division(config, domains)
     data, tests = hand_out(domains, divided)
-    require(method, config, len(data))
+    homes = {name: holding.domain for name, holding in divided.clients.items()}
+    many = sources(method, divided)
+    require(method, config, many)
     shape = tuple(next(iter(tests.values()))[0].shape[1:])
-    nets = networks(method, Task(domains.classes, shape, network, len(data)), config.seed, device)
+    nets = networks(method, Task(domains.classes, shape, network, many), config.seed, device)
     settings: dict[str, Any] = {"batch_size": train.batch_size, "epochs": train.epochs, "rounds": train.rounds}
     settings |= {"schedule": registry.make_one("schedules", train.schedule)}
     settings |= {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}
     vals = {name: splits["val"] for name, splits in data.items()}
     if method.pooled:
-        pooled, origin = pool(data)
+        pooled, origin = pool(data, homes)
         data, settings = {POOLED: pooled}, settings | {"origin": origin}
     if method.public:
         shown = public(config, shape)
         data = {name: splits | {"public": shown} for name, splits in data.items()}
     sites = [Site(name, splits, nets, **settings) for name, splits in data.items()]
-    homes = {name: holding.domain for name, holding in divided.clients.items()}
     shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
     gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, train.quorum)
     return Experiment(config, method, nets, Simulator(method.client, sites), gate, vals, tests, homes)

@@ -16,6 +16,7 @@ from .data.images import Domains
 from .data.known import Outline, outline
 from .data.splits import cut, unseen_domains
 from .errors import ConfigError, MissingError
+from .method import Method
 from .nets import Task, read
 from .nets import weights as files
 from .spelling import parse
@@ -107,7 +108,7 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
     for cell in cells:
         optimizer = registry.make_one("optimizers", cell.optimizer)
         method = setting.adapted(registry.build(cell.method, optimizer=optimizer), cell.train)
-        many = sources(cell, found)
+        many = sources(method, cell, found)
         setting.require(method, cell, many)
         network = registry.make_one("networks", unloaded(cell.network))
         with torch.device("meta"):  # shapes are all that is needed
@@ -127,11 +128,12 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
         yield told
 
 
-def sources(config: Config, found: Domains | Outline) -> int:
-    """How many sites take part in a run."""
+def sources(method: Method, config: Config, found: Domains | Outline) -> int:
+    """From how many sites, or domains if they are pooled, a method learns in a run."""
     if isinstance(found, Domains):
-        return len(setting.division(config, found).clients)
-    return (len(found.domains) - len(unseen_domains(config.target))) * config.train.clients_per_domain
+        return setting.sources(method, setting.division(config, found))
+    domains = len(found.domains) - len(unseen_domains(config.target))
+    return domains if method.pooled else domains * config.train.clients_per_domain
 
 
 def weights(config: Config, found: Domains | Outline) -> Iterator[str]:

@@ -55,6 +55,12 @@ def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
     return {name: net.to(device, **layout) for name, net in made.items()}  # type: ignore[call-overload]
 
 
+def sources(method: Method, divided: Division) -> int:
+    """From how many sites a method learns; a pooled one, from how many domains."""
+    homes = [holding.domain for holding in divided.clients.values()]
+    return len(set(homes)) if method.pooled else len(homes)
+
+
 def require(method: Method, config: Config, sites: int) -> None:
     """Refuse a setting that cannot give a method what it needs, before anything is trained."""
     if sites < method.least:

@@ -10,11 +10,18 @@ from .images import Split, View
 POOLED = "pooled"  # the name of the one site
 
 
-def pool(sites: Mapping[str, Mapping[str, Split]]) -> tuple[dict[str, Split], Tensor]:
-    """The splits of all sites as those of one, and the number of the site that each training image is of."""
+def pool(
+    sites: Mapping[str, Mapping[str, Split]], homes: Mapping[str, str] | None = None
+) -> tuple[dict[str, Split], Tensor]:
+    """The splits of all sites as those of one, and the number of the domain that each training image is of.
+
+    `homes` says which domain a site stands for, where it is not its name.
+    """
     splits = {part: together([data[part] for data in sites.values()]) for part in ("train", "val")}
+    domains = [(homes or {}).get(name, name) for name in sites]
+    numbers = {domain: place for place, domain in enumerate(dict.fromkeys(domains))}
     sizes = torch.tensor([len(data["train"][1]) for data in sites.values()])
-    return splits, torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    return splits, torch.repeat_interleave(torch.tensor([numbers[domain] for domain in domains]), sizes)
 
 
 def together(splits: Sequence[Split]) -> Split:
