@@ -41,6 +41,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
         "discriminator_loss=paper", "generator_loss=away", "generator_loss=none", "generator_rate=3",
         "discriminator_rate=3",
     ],
+    "g2g(top=1)": ["alpha=1", "beta=1", "top=none"],
     "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false"],
     "fedavg+am": ["strength=0.1", "chance=1"],
 }  # fmt: skip

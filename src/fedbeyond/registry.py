@@ -28,6 +28,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "feddag": "fedbeyond.methods.feddag:feddag",
         "local": "fedbeyond.methods.local:local",
         "erm": "fedbeyond.methods.erm:erm",
+        "g2g": "fedbeyond.methods.g2g:g2g",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
