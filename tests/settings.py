@@ -4,6 +4,7 @@ SMALL = {  # the same methods, quicker: less to train, and no warm-up that outla
     "fedadg": "fedadg(classify=1, align=1)",
     "ndag": "ndag(width=4, warmup=1)",
     "feddag": "feddag(width=4, warmup=1)",
+    "fccl": "fccl(images=8, batch=8, pretrain=1)",
 }
 
 REFUSED = [  # the server weighs for itself, or there is one site
@@ -42,6 +43,9 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
         "discriminator_rate=3",
     ],
     "g2g(top=1)": ["alpha=1", "beta=1", "top=none"],
+    "fccl(images=16, batch=8, pretrain=1)": [
+        "images=0", "images=24", "batch=16", "public_rate=1", "off_diagonal=0", "intra=0", "inter=0", "pretrain=2",
+    ],
     "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false"],
     "fedavg+am": ["strength=0.1", "chance=1"],
 }  # fmt: skip

@@ -29,6 +29,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "local": "fedbeyond.methods.local:local",
         "erm": "fedbeyond.methods.erm:erm",
         "g2g": "fedbeyond.methods.g2g:g2g",
+        "fccl": "fedbeyond.methods.fccl:fccl",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
