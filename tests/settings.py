@@ -4,6 +4,7 @@ SMALL = {  # the same methods, quicker: less to train, and no warm-up that outla
     "fedadg": "fedadg(classify=1, align=1)",
     "ndag": "ndag(width=4, warmup=1)",
     "feddag": "feddag(width=4, warmup=1)",
+    "csac": "csac(pretrain=1, width=4)",
     "fccl": "fccl(images=8, batch=8, pretrain=1)",
 }
 
@@ -11,6 +12,7 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *["feddag+ga", "feddag+sha"],
     *["local+ga", "local+sha"],
     *["erm+ga", "erm+sha"],
+    *["csac+ga", "csac+sha"],
 ]
 
 SWITCHES = {  # a method's spelling, and options that must each change the model that comes out of it
@@ -42,6 +44,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
         "discriminator_loss=paper", "generator_loss=away", "generator_loss=none", "generator_rate=3",
         "discriminator_rate=3",
     ],
+    "csac(pretrain=1, width=4)": ["weight=0", "weight=3", "fusion=uniform", "pretrain=2", "smoothing=0", "width=8"],
     "g2g(top=1)": ["alpha=1", "beta=1", "top=none"],
     "fccl(images=16, batch=8, pretrain=1)": [
         "images=0", "images=24", "batch=16", "public_rate=1", "off_diagonal=0", "intra=0", "inter=0", "pretrain=2",

@@ -28,6 +28,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "feddag": "fedbeyond.methods.feddag:feddag",
         "local": "fedbeyond.methods.local:local",
         "erm": "fedbeyond.methods.erm:erm",
+        "csac": "fedbeyond.methods.csac:csac",
         "g2g": "fedbeyond.methods.g2g:g2g",
         "fccl": "fedbeyond.methods.fccl:fccl",
     },
