@@ -4,6 +4,8 @@ SMALL = {  # the same methods, quicker: less to train, and no warm-up that outla
     "fedadg": "fedadg(classify=1, align=1)",
     "ndag": "ndag(width=4, warmup=1)",
     "feddag": "feddag(width=4, warmup=1)",
+    "csac": "csac(pretrain=1, width=4)",
+    "fccl": "fccl(images=8, batch=8, pretrain=1)",
 }
 
 REFUSED = [  # the server weighs for itself, or there is one site
@@ -13,6 +15,7 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *[f"{name}+{rule}" for name in ("dann", "coral", "mmd", "irm", "vrex", "groupdro") for rule in ("ga", "sha")],
     *["arfl+ga", "arfl+sha"],
     *["afl+ga", "afl+sha"],
+    *["csac+ga", "csac+sha"],
 ]
 
 SHARP = ["fedsam", "harmofl"]  # look uphill of their own accord: under SAM they keep their own rho
@@ -62,6 +65,12 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "fedgma": ["tau=0", "rate=0.5"],
     "fedsr(l2r=0.1, cmi=0.1)": ["l2r=0", "l2r=0.5", "cmi=0", "cmi=0.5", "square=true", "share_r=true"],
     "fediir(gamma=0.5)": ["gamma=0", "gamma=2", "keep=0", "from_zero=true"],
+    "csac(pretrain=1, width=4)": ["weight=0", "weight=3", "fusion=uniform", "pretrain=2", "smoothing=0", "width=8"],
+    "g2g(top=1)": ["alpha=1", "beta=1", "top=none"],
+    "fccl(images=16, batch=8, pretrain=1)": [
+        "images=0", "images=24", "batch=16", "public_rate=1", "off_diagonal=0", "intra=0", "inter=0", "pretrain=2",
+    ],
+    "fedavg+rc": ["views=0", "views=2", "sizes=[3]", "mix=false"],
     "fedavg+am": ["strength=0.1", "chance=1"],
     "fedavgm": ["momentum=0", "rate=0.5"],
     "fedadam": ["rate=0.1", "beta1=0", "beta2=0.5", "tau=0.1"],

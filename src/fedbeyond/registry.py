@@ -53,6 +53,9 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "fedgma": "fedbeyond.methods.fedgma:fedgma",
         "fedsr": "fedbeyond.methods.fedsr:fedsr",
         "fediir": "fedbeyond.methods.fediir:fediir",
+        "csac": "fedbeyond.methods.csac:csac",
+        "g2g": "fedbeyond.methods.g2g:g2g",
+        "fccl": "fedbeyond.methods.fccl:fccl",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",
