@@ -122,7 +122,7 @@ def test_other_metrics_than_accuracy_are_never_silently_set_beside_it():
     assert (both.table, both.metric) == ("table2_midog", "accuracy")
     assert body(both)["  as printed in feddag, table2_midog"][:2] == ["76.9 ± 0.2", "73.6 ± 2.0"]
     both = beside.beside(ours("feddag(rho=1e-07)", targets=("hospital_0",)), "feddag/table5_camelyon17")
-    assert both.metric == "auc" and "NOT COMPARABLE: theirs is auc" in both.caption
+    assert both.metric == "auc_weighted" and "NOT COMPARABLE: theirs is auc_weighted" in both.caption
 
 
 def test_it_comes_as_markdown_latex_and_csv():

@@ -25,7 +25,7 @@ def test_each_site_is_asked_once_and_again_if_it_failed():
     assert set(end.value.value) == set(now.clients)
 
 
-@pytest.mark.parametrize("name", ["fedcsa", "ccst", "elcfs"])
+@pytest.mark.parametrize("name", ["fedcsa", "ccst", "elcfs", "csac(pretrain=1)", "fccl(pretrain=1)"])
 def test_a_newcomer_that_fails_does_not_end_the_run(name):
     method = registry.build(name)
     federation, gate = simulator(method), toy.gate(method, quorum=1)
