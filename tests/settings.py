@@ -6,6 +6,8 @@ SMALL = {  # the same methods, quicker: less to train, and no warm-up that outla
     "feddag": "feddag(width=4, warmup=1)",
     "csac": "csac(pretrain=1, width=4)",
     "fccl": "fccl(images=8, batch=8, pretrain=1)",
+    "ddaig": "ddaig(width=4, warmup=1)",
+    "ats": "ats(width=4, warmup=1)",
 }
 
 REFUSED = [  # the server weighs for itself, or there is one site
@@ -86,4 +88,9 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "randconv": ["copies=2", "weight=0", "sizes=[3]", "mix=false", "keep=0.5", "nested=true"],
     "fedavg+mixstyle": ["depth=1", "alpha=1", "chance=1"],
     "fedavg+augmix": ["views=0", "views=2", "width=1", "depth=1", "severity=10"],
+    "rsc": ["places=0.1", "channels=0.7", "samples=0", "samples=1", "grow=0.6", "coin=1", "where=features"],
+    "jigen": ["weight=0", "weight=2", "orders=9", "whole=0.5"],
+    "mixup": ["alpha=0", "alpha=1"],
+    "ddaig(width=4, warmup=0)": ["strength=1", "share=0.2", "width=8", "domains=network", "warmup=2"],
+    "ats(width=4, warmup=0, decay=0.5)": ["margin=0.3", "width=8", "decay=0.9", "learn=generated", "warmup=2"],
 }  # fmt: skip

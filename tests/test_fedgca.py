@@ -84,7 +84,7 @@ def test_the_servers_dual_is_the_mean_of_the_sites(method, asked):
     assert_close(tree.flatten(tree.mean(kept, [1.0] * 3)), tree.flatten(state["server"]["dual"]))
 
 
-def test_the_gradient_of_class_consistency():
+def test_the_gradient_of_class_consistency(class_consistency=class_consistency):
     method = fedgca()
     (site, *_) = toy.sites(method)
     received = {"model": read(site.nets["model"])}

@@ -41,7 +41,7 @@ def test_an_augmentation_is_seen_in_every_step_and_a_view_counts_as_an_image():
     assert weight(state) == approx((0.5 * (4 + 6) / 2 - 0.5 * (2 + 3) / 2) / 2)
 
 
-def test_fedprox_pulls_each_step_by_mu_times_the_drift():
+def test_fedprox_pulls_each_step_by_mu_times_the_drift(fedprox=fedprox):
     # two epochs are two steps at each site; the first starts where the model was received, so it feels no pull
     mu, ends = 0.3, {}
     for site, first in (("a", 1.0), ("b", -0.5)):
@@ -62,7 +62,7 @@ def test_fedsb_smooths_labels_and_takes_the_same_steps_everywhere():
     assert weight(state) == approx(sum(ends) / 2, abs=1e-6)
 
 
-def test_scaffold_follows_g_minus_ci_plus_c():
+def test_scaffold_follows_g_minus_ci_plus_c(scaffold=scaffold):
     first, second = play_rounds(scaffold(optimizer=sgd(lr=0.5)), 2)
     # round 1: no controls yet; a: 0 + 0.5 * 1 = 0.5, b: 0 - 0.5 * 0.5 = -0.25;  c_i = (w - w_i) / lr
     assert weight(first) == approx(0.125)
@@ -199,7 +199,7 @@ def test_ga_steps_shrink_linearly_to_nothing():
         assert weights == approx([0.5 + step, 0.5 - step])
 
 
-def test_ga_in_a_run_moves_weight_to_the_site_that_the_mean_serves_worse():
+def test_ga_in_a_run_moves_weight_to_the_site_that_the_mean_serves_worse(ga=ga):
     # a pulls the weight up, b down; from w = 0 with lr 1 they end at 1 and -0.5, the mean is 0.25
     first, second = play_rounds(ga(fedavg(optimizer=ONE), step=0.1, decay=False), 2)
     gap = {

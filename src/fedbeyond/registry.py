@@ -56,6 +56,11 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "csac": "fedbeyond.methods.csac:csac",
         "g2g": "fedbeyond.methods.g2g:g2g",
         "fccl": "fedbeyond.methods.fccl:fccl",
+        "rsc": "fedbeyond.methods.rsc:rsc",
+        "jigen": "fedbeyond.methods.jigen:jigen",
+        "mixup": "fedbeyond.methods.mixup:mixup",
+        "ddaig": "fedbeyond.methods.ddaig:ddaig",
+        "ats": "fedbeyond.methods.ats:ats",
     },
     "wrappers": {
         "ga": "fedbeyond.methods.ga:ga",

@@ -7,6 +7,7 @@ A generator, shared by all sites, perturbs images so that they look novel to the
 student learns not to be moved by that; a teacher at each site, the moving average of its student, is what is averaged.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -14,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..client import Client, descend, nothing, stepper
+from ..client import Client, Handler, descend, nothing, stepper
 from ..data.site import Site
 from ..method import Method, parameters
 from ..nets import Classifier, Networks, Task, for_images, read, write
@@ -27,6 +28,8 @@ LEFT = 0.1  # of a teacher after a round, if no decay is given
 
 PRESETS = {"paper": {"learn": "generated", "decay": 0.999}}
 
+Learn = Literal["generated", "both"]
+
 
 def ndag(
     alpha: Annotated[float, Field(ge=0)] = 0.3,
@@ -34,7 +37,7 @@ def ndag(
     width: Annotated[int, Field(gt=0)] = 32,
     decay: Annotated[float, Field(ge=0, lt=1)] | None = None,
     kind: Literal[1, 2, 3] = 3,
-    learn: Literal["generated", "both"] = "both",
+    learn: Learn = "both",
     warmup: Annotated[int, Field(ge=0)] = 5,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
@@ -42,9 +45,47 @@ def ndag(
     shared = ("model", "generator")
     sent = (*shared, "student") if kind == 2 else shared
 
+    def novel(generator: nn.Module, x: Tensor) -> Tensor:  # Eq. 2
+        return x + alpha * generator(x)  # type: ignore[no-any-return]
+
+    def round(state: Tree, now: Round) -> Conversation:
+        warm = torch.tensor(now.number < warmup)
+        replies = yield Request("train", state | {"warm": warm}, now.clients)
+        return {name: mean(replies, name) for name in sent}
+
+    def begin(nets: Tree) -> Tree:
+        return nets | {"student": nets["model"]} if kind == 2 else nets
+
+    promised = {name: parameters("model" if name == "student" else name) for name in sent}
+    return Method(
+        client=Client(nothing, {"train": teaching(novel, margin, decay, kind, learn, optimizer)}),
+        server=Server(begin, round),
+        weighting=uniform,
+        networks=for_images("ndag", trio(width)),
+        shared=shared,
+        sends={"train": promised},
+    )
+
+
+def trio(width: int) -> Callable[[Task], Networks]:
+    """A student, a teacher of its kind, and a generator."""
+
     def networks(task: Task) -> Networks:
         model, teacher = task.network(task), task.network(task)
         return {"model": model, "teacher": teacher, "generator": Fcn(task.shape[0], width)}
+
+    return networks
+
+
+def teaching(
+    generate: Callable[[nn.Module, Tensor], Tensor],
+    margin: float | None,
+    decay: float | None,
+    kind: Literal[1, 2, 3],
+    learn: Learn,
+    optimizer: Optimizer,
+) -> Handler:
+    """A generator against a student, and a teacher that follows it; without a margin, it comes with the model."""
 
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:  # Algorithm 1
         student, teacher, generator = site.nets["model"], site.nets["teacher"], site.nets["generator"]
@@ -57,18 +98,19 @@ def ndag(
         step_generator = stepper(optimizer, generator.parameters(), site)
         steps, warm = int(private.get("steps", torch.zeros(()))), bool(received["warm"])
         slowest = LEFT ** (1 / site.steps) if decay is None else decay
+        furthest = float(received["margin"]) if margin is None else margin
 
         def on(x: Tensor, y: Tensor) -> None:
             with torch.no_grad():
                 seen = teacher.features(x)
             student.eval()  # frozen, its statistics as well
-            descend(step_generator, lambda: novelty(student, x + alpha * generator(x), y, seen, margin))  # line 3
+            descend(step_generator, lambda: novelty(student, generate(generator, x), y, seen, furthest))  # line 3
             student.train()
             if warm:  # the student learns from images as they are, for the time being
                 descend(step_student, lambda: F.cross_entropy(student(x), y), student)
                 return
             with torch.no_grad():
-                novel = x + alpha * generator(x)
+                novel = generate(generator, x)
             old = x if learn == "both" else None
             descend(step_student, lambda: steadiness(student, novel, y, seen, old), student)  # line 4
 
@@ -80,23 +122,7 @@ def ndag(
         kept = {"steps": torch.tensor(steps)} | ({"teacher": told["model"]} if kind == 3 else {})
         return (told | {"student": read(student)} if kind == 2 else told), kept  # line 7
 
-    def round(state: Tree, now: Round) -> Conversation:
-        warm = torch.tensor(now.number < warmup)
-        replies = yield Request("train", state | {"warm": warm}, now.clients)
-        return {name: mean(replies, name) for name in sent}
-
-    def begin(nets: Tree) -> Tree:
-        return nets | {"student": nets["model"]} if kind == 2 else nets
-
-    promised = {name: parameters("model" if name == "student" else name) for name in sent}
-    return Method(
-        client=Client(nothing, {"train": train}),
-        server=Server(begin, round),
-        weighting=uniform,
-        networks=for_images("ndag", networks),
-        shared=shared,
-        sends={"train": promised},
-    )
+    return train
 
 
 def distance(seen: Tensor, h: Tensor) -> Tensor:

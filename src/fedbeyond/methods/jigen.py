@@ -1,0 +1,101 @@
+"""Domain Generalization by Solving Jigsaw Puzzles.
+
+Carlucci, D'Innocente, Bucci, Caputo, Tommasi; CVPR 2019; https://arxiv.org/abs/1903.06864
+
+Some images of a batch are cut into 3 x 3 tiles and put together in one of thirty wrong orders. A second head on the
+same features tells the order, which takes knowing how the parts of an object lie; the class is learnt from whole
+images. Both heads are shared by all sites.
+"""
+
+from functools import lru_cache
+from itertools import chain, permutations
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..client import Local, Term, training
+from ..data.augment import Batch
+from ..errors import ConfigError
+from ..method import Method, parameters
+from ..nets import Classifier, Networks, Task, for_images
+from ..optimizers import Optimizer, plain_sgd
+from ..server import averaging
+from ..tree import Tree
+
+PRESETS: dict[str, Tree] = {"paper": {}, "official": {}}
+
+SIDE = 3  # tiles along a side
+
+
+def jigen(
+    weight: Annotated[float, Field(ge=0)] = 0.7,
+    orders: Annotated[int, Field(gt=0, le=1000)] = 30,
+    whole: Annotated[float, Field(ge=0, le=1)] = 0.9,
+    optimizer: Optimizer = plain_sgd,
+) -> Method:
+    """Averaging of models that also tell in which order an image's tiles were put together."""
+    shared = ("model", "jigsaw")
+
+    def networks(task: Task) -> Networks:
+        if min(task.shape[1:]) < SIDE:
+            given = " x ".join(map(str, task.shape[1:]))
+            raise ConfigError(f"jigen cuts images into {SIDE} x {SIDE} tiles, these have {given} pixels; enlarge them")
+        model = task.network(task)
+        return {"model": model, "jigsaw": nn.Linear(model.head.in_features, 1 + orders)}
+
+    return Method(
+        client=training(puzzled(weight, orders, whole), optimizer=optimizer, along=("jigsaw",)),
+        server=averaging,
+        networks=for_images("jigen", networks),
+        shared=shared,
+        sends={"train": {name: parameters(name) for name in shared}},
+    )
+
+
+def puzzled(weight: float, orders: int, whole: float) -> Term:
+    """Cross-entropy of whole images, and `weight` times that of the order of all."""
+
+    def term(local: Local, batch: Batch) -> Tensor:
+        x, y = batch.merged
+        net, rng = local.net, local.site.rng
+        assert isinstance(net, Classifier)
+        drawn = torch.randint(1, 1 + orders, (len(y),), generator=rng)
+        order = drawn.where(torch.rand(len(y), generator=rng) >= whole, 0).to(y.device)
+        h = net.features(scramble(x, chosen(orders).to(y.device)[order]))
+        intact = order == 0
+        error = F.cross_entropy(net.head(h[intact]), y[intact]) if bool(intact.any()) else h.new_zeros(())
+        return error + weight * F.cross_entropy(local.along["jigsaw"](h), order)
+
+    return term
+
+
+def scramble(x: Tensor, order: Tensor) -> Tensor:
+    """Each image with its tiles in its own order; rows and columns that the tiles leave over stay where they are."""
+    high, wide = (side // SIDE for side in x.shape[2:])
+    inner = x[:, :, : SIDE * high, : SIDE * wide]
+    tiles = inner.unflatten(3, (SIDE, wide)).unflatten(2, (SIDE, high)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+    moved = tiles[torch.arange(len(x), device=x.device)[:, None], order].unflatten(1, (SIDE, SIDE))
+    result = x.clone()
+    result[:, :, : SIDE * high, : SIDE * wide] = moved.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+    return result
+
+
+@lru_cache
+def chosen(orders: int) -> Tensor:
+    """The order that leaves all in place, and `orders` others, each as far as can be from those before it.
+
+    Far is the Hamming distance: how many tiles lie elsewhere. The least distance counts first, then the sum.
+    """
+    count = SIDE * SIDE
+    flat = np.fromiter(chain.from_iterable(permutations(range(count))), np.int8)
+    every = np.ascontiguousarray(flat.reshape(-1, count).T)
+    taken, least, total = [0], np.full(every.shape[1], count), np.zeros(every.shape[1], int)
+    for _ in range(orders):
+        far = (every != every[:, taken[-1:]]).sum(0, dtype=np.int8)
+        least, total = np.minimum(least, far), total + far
+        taken.append(int((least * (count * orders + 1) + total).argmax()))
+    return torch.from_numpy(every[:, taken].T.astype(np.int64))
