@@ -56,7 +56,7 @@ def spoil(answer: Reply | Failure, fault: Fault, other: str) -> Reply | Failure:
         return Failure(answer.client, "no answer within the deadline")
     if fault == "another name":
         return answer._replace(client=other)
-    wrong = {"NaN": lambda leaf: torch.full_like(leaf, torch.nan) if leaf.is_floating_point() else leaf}
+    wrong = {"NaN": lambda leaf: torch.full_like(leaf, torch.nan if leaf.is_floating_point() else -1)}
     change = wrong.get(fault, lambda leaf: leaf[None])
     return answer._replace(body=tree.map(change, answer.body))
 
