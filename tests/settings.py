@@ -1,13 +1,14 @@
 """What the laws need to know of single methods: quicker settings, refusals, and options that must each do something."""
 
 SMALL = {  # the same methods, quicker: less to train, and no warm-up that outlasts a law's three rounds
-    "fedadg": "fedadg(classify=1, align=1)",
-    "ndag": "ndag(width=4, warmup=1)",
-    "feddag": "feddag(width=4, warmup=1)",
+    "fedsb": "fedsb(budget=3)",
+    "fedadg": "fedadg(classify=0, align=1)",
+    "ndag": "ndag(width=2, warmup=1)",
+    "feddag": "feddag(width=2, warmup=1)",
     "csac": "csac(pretrain=1, width=4)",
     "fccl": "fccl(images=8, batch=8, pretrain=1)",
-    "ddaig": "ddaig(width=4, warmup=1)",
-    "ats": "ats(width=4, warmup=1)",
+    "ddaig": "ddaig(width=2, warmup=1)",
+    "ats": "ats(width=2, warmup=1)",
 }
 
 REFUSED = [  # the server weighs for itself, or there is one site
@@ -22,9 +23,12 @@ REFUSED = [  # the server weighs for itself, or there is one site
 
 SHARP = ["fedsam", "harmofl"]  # look uphill of their own accord: under SAM they keep their own rho
 
-FAINT = {  # does something at its defaults, but on the toy less than the 1e-5 that counts: 9e-6, where nothing is 0
-    "fedsr+sha": "fedsr+sha(beta=3)",
+FAINT = {  # what does something at its defaults, but not on the toy
+    "fedsr+sha": "fedsr+sha(beta=3)",  # less than the 1e-5 that counts: 9e-6, where nothing is 0
+    "ddaig": "ddaig(warmup=2)",  # its three rounds of warm-up are all that the toy plays
 }
+
+ABSORBED = ["harmofl+am"]  # harmofl gives every image the same amplitudes, whatever they were mixed with before
 
 SWITCHES = {  # a method's spelling, and options that must each change the model that comes out of it
     "fedavg": ["weighting=uniform"],
