@@ -52,3 +52,7 @@ def test_what_is_not_there_is_named_with_the_nearest():
         list(listing("fedprx"))
     with pytest.raises(ConfigError, match="text or markdown"):
         list(listing("methods", "latex"))
+
+
+def test_there_are_at_least_forty_methods():
+    assert len(registry.SHELVES["methods"]) >= 40
