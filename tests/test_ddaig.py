@@ -79,7 +79,7 @@ def test_a_round_of_a_site_by_hand(domains, warm):
 
 
 def test_domains_are_the_sites_in_their_order_and_none_is_favoured_at_the_start():
-    method = ddaig(width=4)
+    method = ddaig(width=4, warmup=3)
     names = ("east", "north", "west")
     bodies = [
         next(method.server.round(method.server.init(toy.shared(method)), Round(n, 9, ("west",), names))).body

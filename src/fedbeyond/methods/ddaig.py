@@ -23,9 +23,10 @@ from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..tree import Tree
 
-PRESETS = {"paper": {"domains": "network"}, "official": {"domains": "network", "warmup": 0}}
+PRESETS = {"paper": {"domains": "network", "warmup": 3}, "official": {"domains": "network", "warmup": 0}}
 
-TRAVEL = 10.0  # steps' worth that any site moves the last layer in a round, so that none outweighs the others
+# how far a site moves the last layer in a round, in steps, however many it takes: no site outweighs others
+TRAVEL = 10.0
 
 
 def ddaig(
@@ -33,7 +34,7 @@ def ddaig(
     share: Annotated[float, Field(ge=0, le=1)] = 0.5,
     width: Annotated[int, Field(gt=0)] = 32,
     domains: Literal["layer", "network"] = "layer",
-    warmup: Annotated[int, Field(ge=0)] = 3,
+    warmup: Annotated[int, Field(ge=0)] = 2,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """A generator of images whose class can be told but not their site, to learn from beside those that are."""
@@ -97,7 +98,7 @@ def ddaig(
         weighting=uniform,
         networks=for_images("ddaig", networks),
         shared=shared,
-        sends={"train": promised | {"sites": Sent("parameters", lambda nets, body: body.get("sites", {}))}},
+        sends={"train": promised | {"sites": Sent("parameters", as_received)}},
         least=2,
     )
 
@@ -106,3 +107,8 @@ def unknown(state: Tree, sites: int) -> Tree:
     """The domain classifier's last layer at the start: no image is of one site rather than another."""
     weight = state["model"]["params"]["head.weight"]
     return {"weight": weight.new_zeros(sites, weight.shape[1]), "bias": weight.new_zeros(sites)}
+
+
+def as_received(nets: Tree, body: Tree) -> Tree:
+    """A row for each site that takes part; two, while nobody knows."""
+    return body["sites"] if "sites" in body else unknown(nets, 2)
