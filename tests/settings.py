@@ -25,6 +25,7 @@ SHARP = ["fedsam", "harmofl"]  # look uphill of their own accord: under SAM they
 
 FAINT = {  # what does something at its defaults, but not on the toy
     "fedsr+sha": "fedsr+sha(beta=3)",  # less than the 1e-5 that counts: 9e-6, where nothing is 0
+    "fedsb(budget=3)+sha": "fedsb(budget=3)+sha(beta=3)",
 }
 
 ABSORBED = ["harmofl+am"]  # harmofl gives every image the same amplitudes, whatever they were mixed with before

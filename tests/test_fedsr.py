@@ -103,7 +103,7 @@ def test_it_is_a_classifier_like_others(net):
     assert torch.equal(maps, net.maps(x))
     torch.testing.assert_close(net.features(x), net.pooled(maps))
     torch.testing.assert_close(scores, net.head(net.features(x)))
-    assert [type(net.get_submodule(stage)).__name__ for stage in net.stages] == ["ReLU"]
+    assert [type(net.get_submodule(stage)).__name__ for stage in net.stages] == ["Conv2d", "ReLU"]
 
 
 @pytest.mark.parametrize(("network", "shape"), [(convnet(4), (3, 16, 16)), (mlp((8,)), (5,))], ids=["convnet", "mlp"])
