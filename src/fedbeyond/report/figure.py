@@ -1,0 +1,115 @@
+"""A figure with the numbers it draws: as files (SVG, PNG, CSV) and as part of a page that may be light or dark."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+from cycler import cycler
+from matplotlib.figure import Figure as Picture
+
+from .. import checkpoint
+from .layout import Cells
+
+matplotlib.use("Agg")
+
+# the page's colours: drawn as they are in files, as CSS variables on a page, which knows them light and dark
+PALETTE = ("#3567b7", "#c4501b", "#2a8a5c", "#8a3fa6", "#b58900", "#c2366b", "#167f92", "#6b7280")
+INK, SOFT, RULE, PAPER = "#1c1f24", "#5c6570", "#d9dee4", "#ffffff"
+VARIABLES = {INK: "--ink", SOFT: "--soft", RULE: "--line", PAPER: "--paper"} | {
+    colour: f"--c{place}" for place, colour in enumerate(PALETTE)
+}
+STYLE: Any = {
+    "svg.fonttype": "none",  # words stay words: small, found by a search, read aloud
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": SOFT,
+    "axes.titlesize": 10,
+    "axes.prop_cycle": cycler(color=PALETTE),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "legend.frameon": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "figure.constrained_layout.use": True,
+}
+
+
+class Figure(NamedTuple):
+    """Something to look at: what it is called, what it shows and under which rule, and the numbers behind it."""
+
+    name: str  # of its files
+    title: str
+    caption: str
+    picture: Picture
+    data: Cells  # the first row is the head
+
+
+def panels(count: int, across: int = 4, width: float = 2.6, height: float = 2.2, **options: Any) -> tuple[Picture, Any]:
+    """An empty picture in the house style, and its `count` axes in rows of at most `across`."""
+    with matplotlib.rc_context(STYLE):
+        columns = min(count, across)
+        rows = -(-count // columns)
+        picture = Picture(figsize=(columns * width, rows * height))
+        axes = picture.subplots(rows, columns, squeeze=False, **options).flatten()
+    for spare in axes[count:]:
+        spare.remove()
+    return picture, list(axes[:count])
+
+
+def save(figure: Figure, folder: Path) -> list[Path]:
+    """Write a figure as name.svg, name.png and name.csv, and what it is called as name.json."""
+    with checkpoint.storing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    about = {"title": figure.title, "caption": figure.caption}
+    contents = {
+        "svg": _drawn(figure, "svg"),
+        "png": _drawn(figure, "png", dpi=160, facecolor=PAPER),
+        "csv": table(figure).encode(),
+        "json": json.dumps(about, indent=1).encode(),
+    }
+    paths = [folder / f"{figure.name}.{ending}" for ending in contents]
+    for path, content in zip(paths, contents.values(), strict=True):
+        checkpoint.write(path, content)
+    return paths
+
+
+def table(figure: Figure) -> str:
+    """The numbers of a figure as CSV."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(figure.data)
+    return file.getvalue()
+
+
+def inline(figure: Figure) -> str:
+    """A figure as SVG to stand in a page, in the page's colours."""
+    return themed(_drawn(figure, "svg").decode(), figure.name)
+
+
+def themed(svg: str, name: str) -> str:
+    """A drawn SVG with the page's colours for its own, and ids that no other figure there has."""
+    svg = svg[svg.index("<svg") :]
+    for colour, variable in VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    own = re.sub(r"[^\w-]", "-", name)
+    svg = re.sub(r'\bid="', f'id="{own}-', svg)
+    svg = re.sub(r'(href="|url\()#', rf"\1#{own}-", svg)
+    return re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1))
+
+
+def _drawn(figure: Figure, ending: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": figure.name}):  # the same bytes every time
+        metadata = {"Date": None, "Creator": None} if ending == "svg" else {"Software": None}
+        figure.picture.savefig(file, format=ending, metadata=metadata, **options)
+    return file.getvalue()
