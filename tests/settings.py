@@ -11,7 +11,7 @@ SMALL = {  # the same methods, quicker: less to train, and no warm-up that outla
     "ats": "ats(width=2, warmup=1)",
 }
 
-REFUSED = [  # the server weighs for itself, or there is one site
+REFUSED = [  # the server weighs for itself, there is one site, or nothing would come of it
     *["feddag+ga", "feddag+sha"],
     *["local+ga", "local+sha"],
     *["erm+ga", "erm+sha"],
@@ -19,6 +19,7 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *["arfl+ga", "arfl+sha"],
     *["afl+ga", "afl+sha"],
     *["csac+ga", "csac+sha"],
+    "harmofl+am",  # gives every image the same amplitudes, whatever they were mixed with before
 ]
 
 SHARP = ["fedsam", "harmofl"]  # look uphill of their own accord: under SAM they keep their own rho
@@ -27,8 +28,6 @@ FAINT = {  # what does something at its defaults, but not on the toy
     "fedsr+sha": "fedsr+sha(beta=3)",  # less than the 1e-5 that counts: 9e-6, where nothing is 0
     "fedsb(budget=3)+sha": "fedsb(budget=3)+sha(beta=3)",
 }
-
-ABSORBED = ["harmofl+am"]  # harmofl gives every image the same amplitudes, whatever they were mixed with before
 
 SWITCHES = {  # a method's spelling, and options that must each change the model that comes out of it
     "fedavg": ["weighting=uniform"],
