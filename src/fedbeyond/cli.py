@@ -115,12 +115,13 @@ def report(
     beside: Annotated[str | None, typer.Option(metavar="PAPER[/TABLE]", help="A paper's numbers, as in ga.")] = None,
     metric: Annotated[str, typer.Option(help="accuracy, balanced_accuracy, f1, auc, ...")] = "accuracy",
     baseline: Annotated[str | None, typer.Option(metavar="METHOD", help="Differences to it, with p-values.")] = None,
-    cost: Annotated[bool, typer.Option("--cost", help="Also bytes and seconds of a round.")] = False,
+    cost: Annotated[bool, typer.Option("--cost", help="Also bytes, operations and seconds of a round.")] = False,
+    where: Annotated[str, typer.Option("--on", help="unseen, or own: the sites' in-domain tests.")] = "unseen",
 ) -> None:
     """Make a table of methods and unseen domains, or a page, from the results of runs."""
     from .bench import write_report
 
-    write_report(runs, select, style, out, beside, metric, baseline, cost)
+    write_report(runs, select, style, out, beside, metric, baseline, cost, where)
 
 
 @app.command()
