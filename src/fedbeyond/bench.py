@@ -153,6 +153,7 @@ def write_report(
     metric: str = "accuracy",
     baseline: str | None = None,
     costs: bool = False,
+    figures: Path | None = None,
 ) -> None:
     """A table or page of runs, perhaps beside a paper's numbers or a baseline's, to a file or to the terminal."""
     styles = {"text": table.text, "markdown": table.markdown, "latex": table.latex, "csv": table.csv}
@@ -162,10 +163,16 @@ def write_report(
     lines = results.load(runs)
     found = table.tabulate(lines, select, metric)
     both = beside.beside(found, paper) if paper else None
-    if style == "html":
+    drawn = []
+    if style == "html" or figures:
+        from .report import figure, gallery, made
         from .report.page import page
 
-        content = page(lines, found, both, baseline, results.times(runs))
+        folders = [path for path in runs if path.is_dir()]
+        classes = made.class_names(made.made(folders).configs)
+        drawn = gallery.figures(lines, found, baseline or table.usual(found), classes)
+    if style == "html":
+        content = page(lines, found, both, baseline, results.times(runs), folders, drawn)
         out = out or Path("report.html")
     else:
         content = paired[style](both) if both else styles[style](found)
@@ -179,3 +186,7 @@ def write_report(
     else:
         write(out, content.encode())
         print(f"report: {out.resolve()}")
+    if figures:
+        for one in drawn:
+            figure.save(one, figures)
+        print(f"figures: {', '.join(one.name for one in drawn) or 'none'} in {figures.resolve()}", file=sys.stderr)

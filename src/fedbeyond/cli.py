@@ -116,11 +116,12 @@ def report(
     metric: Annotated[str, typer.Option(help="accuracy, balanced_accuracy, f1, auc, ...")] = "accuracy",
     baseline: Annotated[str | None, typer.Option(metavar="METHOD", help="Differences to it, with p-values.")] = None,
     cost: Annotated[bool, typer.Option("--cost", help="Also bytes and seconds of a round.")] = False,
+    figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Also write figures: SVG, PNG, CSV.")] = None,
 ) -> None:
     """Make a table of methods and unseen domains, or a page, from the results of runs."""
     from .bench import write_report
 
-    write_report(runs, select, style, out, beside, metric, baseline, cost)
+    write_report(runs, select, style, out, beside, metric, baseline, cost, figures)
 
 
 @app.command()

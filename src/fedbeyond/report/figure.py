@@ -45,6 +45,9 @@ STYLE: Any = {
 }
 
 
+drawing = matplotlib.rc_context(STYLE)  # decorates what draws: words and keys too are to be in the house style
+
+
 class Figure(NamedTuple):
     """Something to look at: what it is called, what it shows and under which rule, and the numbers behind it."""
 
@@ -73,7 +76,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     about = {"title": figure.title, "caption": figure.caption}
     contents = {
-        "svg": _drawn(figure, "svg"),
+        "svg": svg(figure).encode(),
         "png": _drawn(figure, "png", dpi=160, facecolor=PAPER),
         "csv": table(figure).encode(),
         "json": json.dumps(about, indent=1).encode(),
@@ -91,20 +94,26 @@ def table(figure: Figure) -> str:
     return file.getvalue()
 
 
+def svg(figure: Figure) -> str:
+    """A figure as a drawn SVG, in its own colours."""
+    return _drawn(figure, "svg").decode()
+
+
 def inline(figure: Figure) -> str:
     """A figure as SVG to stand in a page, in the page's colours."""
-    return themed(_drawn(figure, "svg").decode(), figure.name)
+    return themed(svg(figure), figure.name)
 
 
-def themed(svg: str, name: str) -> str:
+def themed(drawn: str, name: str) -> str:
     """A drawn SVG with the page's colours for its own, and ids that no other figure there has."""
-    svg = svg[svg.index("<svg") :]
+    head, mark, body = drawn[drawn.index("<svg") :].partition(">")
     for colour, variable in VARIABLES.items():
-        svg = svg.replace(colour, f"var({variable})")
+        body = body.replace(colour, f"var({variable})")
     own = re.sub(r"[^\w-]", "-", name)
-    svg = re.sub(r'\bid="', f'id="{own}-', svg)
-    svg = re.sub(r'(href="|url\()#', rf"\1#{own}-", svg)
-    return re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1))
+    body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
+    body = re.sub(r'\bid="', f'id="{own}-', body)
+    body = re.sub(r'(href="|url\()#', rf"\1#{own}-", body)
+    return re.sub(r' (width|height|xmlns|xmlns:xlink|version)="[^"]*"', "", head) + mark + body
 
 
 def _drawn(figure: Figure, ending: str, **options: Any) -> bytes:

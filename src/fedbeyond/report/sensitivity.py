@@ -1,0 +1,122 @@
+"""Figures of how much an option matters: runs that differ in one option of one part of the method, and in no other."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+from .. import registry
+from ..errors import ConfigError
+from ..spelling import Part, parse, spell, spell_value
+from .curves import legend_below
+from .figure import INK, PALETTE, Figure, drawing, panels
+from .table import METRICS, Table
+
+WIDE = 20  # a largest value so many times the smallest asks for a logarithmic axis
+
+
+class Swept(NamedTuple):
+    """One option, and the method that stands for each of its values."""
+
+    part: str
+    option: str
+    rest: str  # the method without that option
+    methods: Mapping[str, str]  # by the value as it is spelled, in order
+
+
+def figures(table: Table) -> list[Figure]:
+    """A figure for every option that runs differ in."""
+    return [sensitivity(table, one) for one in sweeps(table.methods)]
+
+
+def sweeps(methods: tuple[str, ...]) -> Iterator[Swept]:
+    """Every option of which there are at least two values while all others stay as they are."""
+    found: dict[tuple[int, str, str], dict[str, tuple[Any, str]]] = {}
+    for method in methods:
+        try:
+            parts = [settled(str(part)) for part in parse(method)]
+        except ConfigError:  # a name that is no spelling
+            continue
+        for place, part in enumerate(parts):
+            for option, value in part.options.items():
+                others = {key: other for key, other in sorted(part.options.items()) if key != option}
+                rest = [*parts[:place], part._replace(options=others), *parts[place + 1 :]]
+                same = found.setdefault((place, option, spell(tuple(rest))), {})
+                same.setdefault(spell_value(value), (value, method))
+    for (place, option, _), values in found.items():
+        if len(values) > 1:
+            ordered = sorted(values.items(), key=lambda item: order(item[1][0]))
+            chosen = {spelled: method for spelled, (_, method) in ordered}
+            parts = parse(ordered[0][1][1])
+            own = {key: value for key, value in parts[place].options.items() if key != option}
+            rest = spell((*parts[:place], parts[place]._replace(options=own), *parts[place + 1 :]))
+            yield Swept(parts[place].name, option, rest, chosen)
+
+
+@cache  # looking through installed packages takes a while
+def settled(spelled: str) -> Part:
+    """A part with all its options written out, in order; as it is, if nobody knows it here."""
+    (part,) = parse(spelled)
+    shelf = next((shelf for shelf in ("methods", "wrappers") if part.name in registry.known(shelf)), None)
+    if shelf is None:
+        return part._replace(options=dict(sorted(part.options.items())))
+    factory = registry.find(shelf, part.name)
+    preset = registry.presets(factory).get(part.preset)
+    defaults = {name: parameter.default for name, parameter in registry.options(factory).items()}
+    options = {**defaults, **(preset or {}), **part.options}
+    return Part(part.name, "default" if preset is not None else part.preset, dict(sorted(options.items())))
+
+
+def order(value: Any) -> tuple[int, float, str]:
+    """Numbers by size, then all else by its name."""
+    return (0, float(value), "") if is_number(value) else (1, 0.0, spell_value(value))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value can stand on an axis."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@drawing
+def sensitivity(table: Table, swept: Swept) -> Figure:
+    """The metric against an option: each unseen domain, and their average."""
+    values = [_read(spelled) for spelled in swept.methods]
+    data = [[swept.option, "method", "target", table.metric, "std", "seeds"]]
+    picture, (axis,) = panels(1, width=6.8, height=3.0)
+    numeric = all(map(is_number, values))
+    where = [float(value) for value in values] if numeric else [float(i) for i in range(len(values))]
+    lines = {target: {s: table.on(m, target) for s, m in swept.methods.items()} for target in table.targets}
+    if len(table.targets) > 1:
+        lines["average"] = {spelled: table.average(method) for spelled, method in swept.methods.items()}
+    for place, (target, found) in enumerate(lines.items()):
+        points = [(x, mean(v), stdev(v) if len(v) > 1 else 0.0) for x, v in zip(where, found.values(), strict=True) if v]
+        colour, thick = (INK, 2.2) if target == "average" else (PALETTE[place % len(PALETTE)], 1.2)
+        if points:
+            x, y, spread = zip(*points, strict=True)
+            style = "-" if numeric else ":"
+            axis.errorbar(x, y, spread, fmt=f"o{style}", color=colour, linewidth=thick, markersize=4, capsize=2, label=target)
+        for (spelled, method), told in zip(swept.methods.items(), found.values(), strict=True):
+            if told:
+                std = f"{stdev(told):.4f}" if len(told) > 1 else "-"
+                data.append([spelled, method, target, f"{mean(told):.4f}", std, str(len(told))])
+    if numeric and max(where) > WIDE * (least := min((x for x in where if x > 0), default=0)) and min(where) >= 0 < least:
+        axis.set_xscale("symlog", linthresh=least) if min(where) == 0 else axis.set_xscale("log")
+    axis.set_xticks(where, list(swept.methods))
+    axis.minorticks_off()
+    axis.set_xlabel(f"{swept.option} of {swept.part}")
+    axis.set_ylabel(f"{METRICS[table.metric].partition(' (')[0]} (%)")
+    legend_below(picture, [axis])
+    caption = (
+        f"{table.what[0].upper()}{table.what[1:]} of {swept.rest} under {len(values)} values of {swept.option}, all else "
+        f"alike; {table.chosen}; mean{' and standard deviation' * (len(table.seeds) > 1)} over seeds"
+    )
+    name = f"sensitivity-{swept.rest}-{swept.option}"
+    return Figure(_plain(name), f"How much {swept.option} matters to {swept.rest}", caption, picture, data)
+
+
+def _read(spelled: str) -> Any:
+    return parse(f"x(value={spelled})")[0].options["value"]
+
+
+def _plain(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name).strip("-")
