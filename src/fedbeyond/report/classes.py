@@ -114,7 +114,10 @@ def recall(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figure |
         for place, method in enumerate(methods):
             told = by_class(found.get((method, target), []))
             where = [label + (place - (len(methods) - 1) / 2) * width for label in told]
-            heights, spreads = [mean(v) for v in told.values()], [stdev(v) if len(v) > 1 else 0.0 for v in told.values()]
+            heights, spreads = (
+                [mean(v) for v in told.values()],
+                [stdev(v) if len(v) > 1 else 0.0 for v in told.values()],
+            )
             colour = SOFT if method == baseline else PALETTE[0]
             axis.bar(where, heights, width * 0.92, color=colour, label=method)
             lows, highs = zip(*((h - s, h + s) for h, s in zip(heights, spreads, strict=True)), strict=True)

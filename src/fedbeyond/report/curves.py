@@ -41,9 +41,7 @@ def over_rounds(runs: Runs, table: Table, baseline: str) -> Figure | None:
 
 def curve(runs: Runs, table: Table, method: str, target: str) -> list[tuple[int, float, float, int]]:
     """Rounds played, mean over seeds, standard deviation and number of seeds, in percent."""
-    found = [
-        run for (name, left_out, _), run in runs.items() if name == method and target in unseen_domains(left_out)
-    ]
+    found = [run for (name, left_out, _), run in runs.items() if name == method and target in unseen_domains(left_out)]
     points = []
     for lines in zip(*found, strict=False):
         values = [100 * unseen(line, target, table.metric) for line in lines]
@@ -92,9 +90,7 @@ def rounds_below(axis: Any) -> None:
 
 def legend_below(picture: Any, axes: Sequence[Any], order: Sequence[str] = ()) -> None:
     """One key for all panels, under them."""
-    handles = {
-        label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
+    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     names = [name for name in order or handles if name in handles]
     if names:
         width = picture.get_figwidth() * 72  # points, of which a letter takes about five
@@ -107,8 +103,8 @@ def _about(table: Table, coloured: Mapping[str, str], baseline: str) -> str:
     if len(table.seeds) > 1:
         told += ", with a band of one standard deviation"
     if len(coloured) < len(table.methods):
-        many, names = len(table.methods) - len(coloured), "the baseline " * (baseline in coloured) + baseline
-        told += f". In colour: the best {COLOURED} on average, and {names} in black; thin and grey: the other {many}"
+        told += f". In colour: the best {COLOURED} on average, and {baseline}, the baseline, in that of the text; "
+        told += f"thin and grey: the other {len(table.methods) - len(coloured)} methods"
     return told + ". The unseen domain is shown, never used to choose a round"
 
 

@@ -1,8 +1,9 @@
-"""One self-contained HTML page: the answer, the table, the figures, what left each site, how it was run, what to cite."""
+"""One self-contained HTML page: the answer, the table, figures, what left each site, how it was run, what to cite."""
 
 import base64
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -43,6 +44,7 @@ def page(
     references, unknown = cite.references(table.methods)
     script = _part("page.js")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["breakable"] = breakable
     return environment.from_string(_part("page.html")).render(
         style=Markup(_part("page.css")),
         script=Markup(script),
@@ -114,6 +116,8 @@ def cards(found: Sequence[Shown]) -> list[dict[str, Any]]:
         taken[one.name] += 1
         name = one.name if taken[one.name] == 1 else f"{one.name}-{taken[one.name]}"
         said = f'<svg role="img" aria-label="{escape(one.title)}. {escape(one.caption)}"'
+        if wide := re.search(r'viewBox="\S+ \S+ (\d+)', one.svg):  # on a small screen one scrolls: words stay readable
+            said += f' style="min-width: {wide[1]}px"'
         ready.append(
             {
                 "name": name,
@@ -125,6 +129,11 @@ def cards(found: Sequence[Shown]) -> list[dict[str, Any]]:
             }
         )
     return ready
+
+
+def breakable(text: str) -> Markup:
+    """A spelling that may go on in the next line between its parts and options."""
+    return Markup(re.sub(r"(?<=\()|(?=\+)", "<wbr>", escape(text)))
 
 
 def link(content: str, kind: str) -> str:
@@ -147,7 +156,9 @@ def ledger(every: Sequence[Sequence[Line]], table: Table) -> list[tuple[str, str
 
 def aside(every: Sequence[Sequence[Line]]) -> list[tuple[str, str, str, int]]:
     """Replies that were not used, and why; how often."""
-    entries = ((line["method"], entry["site"], entry["reason"]) for run in every for line in run for entry in line["aside"])
+    entries = (
+        (line["method"], entry["site"], entry["reason"]) for run in every for line in run for entry in line["aside"]
+    )
     return [(*key, count) for key, count in Counter(entries).most_common()]
 
 

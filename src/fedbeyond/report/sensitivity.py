@@ -34,26 +34,28 @@ def sweeps(methods: tuple[str, ...]) -> Iterator[Swept]:
     found: dict[tuple[int, str, str], dict[str, tuple[Any, str]]] = {}
     for method in methods:
         try:
-            parts = [settled(str(part)) for part in parse(method)]
+            parts = tuple(settled(str(part)) for part in parse(method))
         except ConfigError:  # a name that is no spelling
             continue
         for place, part in enumerate(parts):
             for option, value in part.options.items():
-                others = {key: other for key, other in sorted(part.options.items()) if key != option}
-                rest = [*parts[:place], part._replace(options=others), *parts[place + 1 :]]
-                same = found.setdefault((place, option, spell(tuple(rest))), {})
-                same.setdefault(spell_value(value), (value, method))
+                alike = found.setdefault((place, option, spell(without(parts, place, option))), {})
+                alike.setdefault(spell_value(value), (value, method))
     for (place, option, _), values in found.items():
         if len(values) > 1:
             ordered = sorted(values.items(), key=lambda item: order(item[1][0]))
-            chosen = {spelled: method for spelled, (_, method) in ordered}
-            parts = parse(ordered[0][1][1])
-            own = {key: value for key, value in parts[place].options.items() if key != option}
-            rest = spell((*parts[:place], parts[place]._replace(options=own), *parts[place + 1 :]))
-            yield Swept(parts[place].name, option, rest, chosen)
+            first = parse(ordered[0][1][1])
+            rest = spell(without(first, place, option))
+            yield Swept(first[place].name, option, rest, {spelled: method for spelled, (_, method) in ordered})
 
 
-@cache  # looking through installed packages takes a while
+def without(parts: tuple[Part, ...], place: int, option: str) -> tuple[Part, ...]:
+    """The same parts, one option of one of them unsaid."""
+    others = {key: value for key, value in parts[place].options.items() if key != option}
+    return (*parts[:place], parts[place]._replace(options=others), *parts[place + 1 :])
+
+
+@cache
 def settled(spelled: str) -> Part:
     """A part with all its options written out, in order; as it is, if nobody knows it here."""
     (part,) = parse(spelled)
@@ -80,26 +82,31 @@ def is_number(value: Any) -> bool:
 @drawing
 def sensitivity(table: Table, swept: Swept) -> Figure:
     """The metric against an option: each unseen domain, and their average."""
-    values = [_read(spelled) for spelled in swept.methods]
+    options = [_read(spelled) for spelled in swept.methods]
     data = [[swept.option, "method", "target", table.metric, "std", "seeds"]]
     picture, (axis,) = panels(1, width=6.8, height=3.0)
-    numeric = all(map(is_number, values))
-    where = [float(value) for value in values] if numeric else [float(i) for i in range(len(values))]
+    numeric = all(map(is_number, options))
+    where = [float(value) for value in options] if numeric else [float(place) for place in range(len(options))]
     lines = {target: {s: table.on(m, target) for s, m in swept.methods.items()} for target in table.targets}
     if len(table.targets) > 1:
         lines["average"] = {spelled: table.average(method) for spelled, method in swept.methods.items()}
     for place, (target, found) in enumerate(lines.items()):
-        points = [(x, mean(v), stdev(v) if len(v) > 1 else 0.0) for x, v in zip(where, found.values(), strict=True) if v]
+        aside = 0 if numeric else (place - (len(lines) - 1) / 2) * 0.06  # categories: beside each other, unconnected
+        told = zip(where, found.values(), strict=True)
+        points = [(x + aside, mean(v), stdev(v) if len(v) > 1 else 0.0) for x, v in told if v]
         colour, thick = (INK, 2.2) if target == "average" else (PALETTE[place % len(PALETTE)], 1.2)
         if points:
             x, y, spread = zip(*points, strict=True)
-            style = "-" if numeric else ":"
-            axis.errorbar(x, y, spread, fmt=f"o{style}", color=colour, linewidth=thick, markersize=4, capsize=2, label=target)
-        for (spelled, method), told in zip(swept.methods.items(), found.values(), strict=True):
-            if told:
-                std = f"{stdev(told):.4f}" if len(told) > 1 else "-"
-                data.append([spelled, method, target, f"{mean(told):.4f}", std, str(len(told))])
-    if numeric and max(where) > WIDE * (least := min((x for x in where if x > 0), default=0)) and min(where) >= 0 < least:
+            mark = "o-" if numeric else "o"
+            axis.errorbar(x, y, spread, fmt=mark, color=colour, linewidth=thick, markersize=4, capsize=2, label=target)
+        for (spelled, method), values in zip(swept.methods.items(), found.values(), strict=True):
+            if values:
+                std = f"{stdev(values):.4f}" if len(values) > 1 else "-"
+                data.append([spelled, method, target, f"{mean(values):.4f}", std, str(len(values))])
+    if not numeric:
+        axis.set_xlim(-0.5, len(where) - 0.5)
+        axis.grid(axis="x", visible=False)
+    elif max(where) > WIDE * (least := min((x for x in where if x > 0), default=0)) and min(where) >= 0 < least:
         axis.set_xscale("symlog", linthresh=least) if min(where) == 0 else axis.set_xscale("log")
     axis.set_xticks(where, list(swept.methods))
     axis.minorticks_off()
@@ -107,8 +114,8 @@ def sensitivity(table: Table, swept: Swept) -> Figure:
     axis.set_ylabel(f"{METRICS[table.metric].partition(' (')[0]} (%)")
     legend_below(picture, [axis])
     caption = (
-        f"{table.what[0].upper()}{table.what[1:]} of {swept.rest} under {len(values)} values of {swept.option}, all else "
-        f"alike; {table.chosen}; mean{' and standard deviation' * (len(table.seeds) > 1)} over seeds"
+        f"{table.what[0].upper()}{table.what[1:]} of {swept.rest} under {len(options)} values of {swept.option}, all "
+        f"else alike; {table.chosen}; mean{' and standard deviation' * (len(table.seeds) > 1)} over seeds"
     )
     name = f"sensitivity-{swept.rest}-{swept.option}"
     return Figure(_plain(name), f"How much {swept.option} matters to {swept.rest}", caption, picture, data)

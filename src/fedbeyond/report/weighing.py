@@ -25,8 +25,8 @@ def weights(runs: Runs, table: Table) -> Figure | None:
 def gaps(runs: Runs, table: Table) -> Figure | None:
     """GA's generalization gaps round by round."""
     about = (
-        "The generalization gap of each site: how much worse (in loss, or in accuracy if GA was told so) the mean model "
-        "does on the site's validation images than the site's own model did. GA lets sites with large gaps count more"
+        "The generalization gap of each site: how much worse (in loss, or in accuracy if GA was told so) the mean "
+        "model does on the site's validation images than its own model did. GA lets sites with large gaps count more"
     )
     return _by_site(runs, table, "gaps", "Generalization gaps", about, "gap")
 
@@ -34,7 +34,7 @@ def gaps(runs: Runs, table: Table) -> Figure | None:
 @drawing
 def gap_bars(runs: Runs, table: Table) -> Figure | None:
     """Each source domain's gap at the end of training, with GA's weights and with fixed ones."""
-    found = {method: sites for method in best_first(table) if (sites := ends(runs, method))}
+    found = {method: told for method in best_first(table) if (told := ends(runs, method))}
     if not found:
         return None
     adjusted = [method for method in found if not fixed(method)][:MOST]
@@ -52,9 +52,9 @@ def gap_bars(runs: Runs, table: Table) -> Figure | None:
         for axis, heights in zip(axes, (middle, spread), strict=True):
             axis.bar(where, heights, width * 0.92, color=colour, label=f"{method}{', fixed weights' * fixed(method)}")
         for site in (site for site in sites if site in found[method]):
-            told = found[method][site]
-            numbers = [f"{mean(told):.6f}", f"{stdev(told):.6f}" if len(told) > 1 else "-", str(len(told))]
-            data.append([method, "fixed" if fixed(method) else "GA's", site, *numbers])
+            values = found[method][site]
+            spelled = [f"{mean(values):.6f}", f"{stdev(values):.6f}" if len(values) > 1 else "-", str(len(values))]
+            data.append([method, "fixed" if fixed(method) else "GA's", site, *spelled])
     for axis, title in zip(axes, ("mean gap", "standard deviation of the gap"), strict=True):
         axis.set_xticks(range(len(sites)), sites, rotation=0 if len(sites) <= 4 else 45)
         axis.set_title(title)
@@ -62,13 +62,15 @@ def gap_bars(runs: Runs, table: Table) -> Figure | None:
     legend_below(picture, axes)
     caption = (
         "Each source domain's generalization gap at the end of training (the last tenth of the rounds, at least one), "
-        "over all runs in which it took part: its mean, and its standard deviation (as in Figure 3 of the GA paper, which "
-        "does not say over what it takes them)"
+        "over all runs in which it took part: its mean, and its standard deviation (as in Figure 3 of the GA paper, "
+        "which does not say over what it takes them)"
     )
+    title = "Gaps with and without GA"
     if not any(map(fixed, kept)):
-        example = spell((*parse(kept[0])[:-1], Part("ga", "default", {"step": 0})))
-        caption += f". Gaps without GA are not told by any of these runs: add {example}, whose weights stay even"
-    return Figure("gap-bars", "Gaps with and without GA", caption, picture, data)
+        still = spell(tuple(Part("ga", "default", {"step": 0}) if p.name == "ga" else p for p in parse(kept[0])))
+        caption += f". No run tells the gaps without GA: add {still}, whose weights stay even, to see them too"
+        title = "Gaps in the end"
+    return Figure("gap-bars", title, caption, picture, data)
 
 
 def ends(runs: Runs, method: str) -> dict[str, list[float]]:
@@ -127,12 +129,16 @@ def _by_site(runs: Runs, table: Table, kind: str, title: str, about: str, unit: 
     methods = [method for method in best_first(table) if method in {name for name, _ in shows}]
     if not methods:
         return None
+    telling = {name for (name, _, _), run in runs.items() if any(numbers(line, "gaps") for line in run)}
+    methods.sort(key=lambda method: method not in telling)  # GA's first: its weights belong to its gaps
     kept, targets = methods[:MOST], list(dict.fromkeys(target for _, target in shows))
     targets = [target for target in dict.fromkeys(target for _, target, _ in runs) if target in targets]
     names = sorted({s for r in runs.values() for line in r for s in numbers(line, kind)})
     colours = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
     across = min(len(targets), 4)
-    picture, axes = panels(len(kept) * len(targets), across=across, width=6.8 / min(across, 3), height=2.1, sharey="row")
+    picture, axes = panels(
+        len(kept) * len(targets), across=across, width=6.8 / min(across, 3), height=2.1, sharey="row"
+    )
     data = [["method", "target", "site", "rounds played", unit, "std", "seeds"]]
     for place, (method, target) in enumerate((m, t) for m in kept for t in targets):
         axis = axes[place]
@@ -150,5 +156,5 @@ def _by_site(runs: Runs, table: Table, kind: str, title: str, about: str, unit: 
     if len(table.seeds) > 1:
         caption += ", with a band of one standard deviation"
     if len(methods) > MOST:
-        caption += f"; the best {MOST} of {len(methods)} such methods"
+        caption += f"; {MOST} of {len(methods)} such methods, GA's first, then the best"
     return Figure(f"ga-{kind}" if kind == "gaps" else kind, title, caption, picture, data)
