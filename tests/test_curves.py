@@ -3,10 +3,10 @@
 from statistics import mean, stdev
 
 import pytest
-from made_lines import TARGETS, bench, line, scores
 
 from fedbeyond.report import classes, curves, gallery, sensitivity, table, weighing
 from fedbeyond.report.figure import INK, PALETTE, SOFT
+from made_lines import TARGETS, bench, line, scores
 
 
 def runs(lines):

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from matplotlib.collections import PatchCollection
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
-from matplotlib.patches import Rectangle
 
 from .curves import legend_below
 from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
@@ -38,7 +37,8 @@ def confusion(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figur
     if not cells:
         return None
     names = named(classes, len(next(iter(cells.values()))))
-    picture, axes = panels(len(cells), across=2, width=3.4, height=3.4)
+    across = len({method for method, _ in cells})
+    picture, axes = panels(len(cells), across=across, width=3.4, height=3.4, sharey=True)
     data = [["method", "target", "true class", "answered", "images"]]
     for axis, ((method, target), counts) in zip(axes, cells.items(), strict=True):
         matrix(axis, counts, names)
@@ -48,6 +48,8 @@ def confusion(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figur
             for i, row in enumerate(counts)
             for j, count in enumerate(row)
         ]
+    for axis in axes[::across]:
+        axis.set_ylabel("true class")
     caption = (
         f"Of the images of each class on the unseen domain (rows), the share in percent that was taken for each class "
         f"(columns); {table.chosen}, seeds together; {' and '.join(methods)}"
@@ -69,9 +71,9 @@ def matrix(axis: Any, counts: list[list[float]], names: list[str]) -> None:
     """Counts as shares of their rows, the darker the more."""
     many = len(names)
     shares = {(i, j): count / max(sum(row), 1) for i, row in enumerate(counts) for j, count in enumerate(row) if count}
-    squares = [Rectangle((j, i), 1, 1) for i, j in shares]
+    squares = [[(j, i), (j + 1, i), (j + 1, i + 1), (j, i + 1)] for i, j in shares]
     colours = [to_rgba(PALETTE[0 if i == j else 1], DEEPEST * share) for (i, j), share in shares.items()]
-    axis.add_collection(PatchCollection(squares, facecolors=colours, edgecolors="none"))
+    axis.add_collection(PolyCollection(squares, facecolors=colours, edgecolors="none"))
     for (i, j), share in shares.items():
         if share >= 0.005 and many <= WRITTEN:
             told = axis.text(j + 0.5, i + 0.53, f"{100 * share:.0f}", ha="center", va="center", fontsize=7.5, color=INK)
@@ -83,7 +85,6 @@ def matrix(axis: Any, counts: list[list[float]], names: list[str]) -> None:
     axis.tick_params(length=0)
     axis.grid(visible=False)
     axis.set_xlabel("answered")
-    axis.set_ylabel("true class")
 
 
 def by_class(seeds: Sequence[Sequence[float | None]]) -> dict[int, list[float]]:

@@ -25,7 +25,7 @@ def over_rounds(runs: Runs, table: Table, baseline: str) -> Figure | None:
         return None
     coloured = palette(table, baseline)
     data = [["method", "target", "rounds played", table.metric, "std", "seeds"]]
-    picture, axes = panels(len(table.targets), across=2, width=3.4, height=2.5, sharey=True)
+    picture, axes = panels(len(table.targets), across=2, width=3.4, height=2.4, sharey=True)
     for axis, target in zip(axes, table.targets, strict=True):
         for method in sorted(table.methods, key=lambda name: name in coloured):  # grey lines first: under the others
             points = curve(runs, table, method, target)
