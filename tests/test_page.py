@@ -242,6 +242,12 @@ def test_replies_set_aside_are_counted():
     assert "Replies that were set aside" not in page(LINES, table.tabulate(LINES), figures=[])
 
 
+def test_what_pools_all_images_is_said_to_do_so(html):
+    left = {"pooled": {"parameters": {"model": 1000}}}
+    lines = [line("erm", "a", 0, 0, 1, {"a": 0.5, "b": 0.5}, left=left)]
+    assert "under erm all images and labels" in page(lines, table.tabulate(lines)) and "No federation" not in html
+
+
 def test_one_seed_is_said_to_tell_no_spread(html):
     lines = [one for one in LINES if one["seed"] == 0]
     assert (

@@ -34,7 +34,7 @@ def over_rounds(runs: Runs, table: Table, baseline: str) -> Figure | None:
         axis.set_title(f"{target} unseen")
         rounds_below(axis)
     for axis in axes[::2]:
-        axis.set_ylabel(f"{METRICS[table.metric].partition(' (')[0]} (%)")
+        percent(axis, table.metric)
     legend_below(picture, axes, [name for name in table.methods if name in coloured])
     return Figure("rounds", "Round by round", _about(table, coloured, baseline), picture, data)
 
@@ -75,7 +75,7 @@ def draw(axis: Any, points: Sequence[tuple[int, float, float, int]], colour: str
 def palette(table: Table, baseline: str) -> dict[str, str]:
     """A colour for each method; where there are too many, for the best few and the baseline."""
     chosen = list(table.methods)
-    if len(chosen) > len(PALETTE) - 1:
+    if len(chosen) > len(PALETTE):
         best = best_first(table)[:COLOURED]
         chosen = [name for name in table.methods if name in {*best, baseline}]
     others = iter(PALETTE)
@@ -86,6 +86,13 @@ def rounds_below(axis: Any) -> None:
     """The axis of rounds."""
     axis.set_xlabel("rounds played")
     axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+
+def percent(axis: Any, metric: str) -> None:
+    """The axis of the metric, which is a share: a spread goes no further than that can."""
+    low, high = axis.get_ylim()
+    axis.set_ylim(max(low, 0), min(high, 101))
+    axis.set_ylabel(f"{METRICS[metric].partition(' (')[0]} (%)")
 
 
 def legend_below(picture: Any, axes: Sequence[Any], order: Sequence[str] = ()) -> None:

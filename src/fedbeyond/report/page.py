@@ -15,6 +15,7 @@ import jinja2
 from markupsafe import Markup
 
 from .. import __version__
+from ..data.pooling import POOLED
 from ..results import Line
 from . import beside, cite, cost, gallery, statistics
 from .beside import Beside
@@ -62,6 +63,7 @@ def page(
         about=statistics.caption(table, baseline),
         figures=cards([*map(gallery.shown, figures), *gallery.kept(folders)]),
         ledger=ledger(every, table),
+        pooled=list(dict.fromkeys(run[0]["method"] for run in every if POOLED in run[0]["left"])),
         costs=cost.rows([line for run in every for line in run], times),
         about_costs=cost.CAPTION,
         aside=aside(every)[:ASIDE],

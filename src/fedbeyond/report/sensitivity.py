@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from .. import registry
 from ..errors import ConfigError
 from ..spelling import Part, parse, spell, spell_value
-from .curves import legend_below
+from .curves import legend_below, percent
 from .figure import INK, PALETTE, Figure, drawing, panels
-from .table import METRICS, Table
+from .table import Table
 
 WIDE = 20  # a largest value so many times the smallest asks for a logarithmic axis
 
@@ -97,8 +97,8 @@ def sensitivity(table: Table, swept: Swept) -> Figure:
         colour, thick = (INK, 2.2) if target == "average" else (PALETTE[place % len(PALETTE)], 1.2)
         if points:
             x, y, spread = zip(*points, strict=True)
-            mark = "o-" if numeric else "o"
-            axis.errorbar(x, y, spread, fmt=mark, color=colour, linewidth=thick, markersize=4, capsize=2, label=target)
+            look = {"color": colour, "linewidth": thick, "elinewidth": 0.9, "markersize": 4, "capsize": 2}
+            axis.errorbar(x, y, spread, fmt="o-" if numeric else "o", label=target, **look)
         for (spelled, method), values in zip(swept.methods.items(), found.values(), strict=True):
             if values:
                 std = f"{stdev(values):.4f}" if len(values) > 1 else "-"
@@ -111,7 +111,7 @@ def sensitivity(table: Table, swept: Swept) -> Figure:
     axis.set_xticks(where, list(swept.methods))
     axis.minorticks_off()
     axis.set_xlabel(f"{swept.option} of {swept.part}")
-    axis.set_ylabel(f"{METRICS[table.metric].partition(' (')[0]} (%)")
+    percent(axis, table.metric)
     legend_below(picture, [axis])
     caption = (
         f"{table.what[0].upper()}{table.what[1:]} of {swept.rest} under {len(options)} values of {swept.option}, all "
