@@ -163,15 +163,15 @@ def write_report(
     lines = results.load(runs)
     found = table.tabulate(lines, select, metric)
     both = beside.beside(found, paper) if paper else None
-    drawn = []
+    folders = [path for path in runs if path.is_dir()]
     if style == "html" or figures:
-        from .report import figure, gallery, made
-        from .report.page import page
+        from .report import gallery, made
 
-        folders = [path for path in runs if path.is_dir()]
         classes = made.class_names(made.made(folders).configs)
         drawn = gallery.figures(lines, found, baseline or table.usual(found), classes)
     if style == "html":
+        from .report.page import page
+
         content = page(lines, found, both, baseline, results.times(runs), folders, drawn)
         out = out or Path("report.html")
     else:
@@ -187,6 +187,8 @@ def write_report(
         write(out, content.encode())
         print(f"report: {out.resolve()}")
     if figures:
+        from .report.figure import save
+
         for one in drawn:
-            figure.save(one, figures)
+            save(one, figures)
         print(f"figures: {', '.join(one.name for one in drawn) or 'none'} in {figures.resolve()}", file=sys.stderr)

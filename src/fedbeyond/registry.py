@@ -4,7 +4,6 @@ import difflib
 import inspect
 import runpy
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -136,12 +135,8 @@ def register(shelf: str, name: str, factory: Factory) -> None:
 
 def known(shelf: str) -> Mapping[str, str | Factory]:
     """Everything on a shelf: what comes with fedbeyond, what was registered, what installed packages offer."""
-    return {**_offered(shelf), **SHELVES[shelf]}
-
-
-@cache  # looking through all installed packages takes a while
-def _offered(shelf: str) -> Mapping[str, str]:
-    return {point.name: point.value for point in entry_points(group=f"fedbeyond.{shelf}")}
+    plugins = {point.name: point.value for point in entry_points(group=f"fedbeyond.{shelf}")}
+    return {**plugins, **SHELVES[shelf]}
 
 
 def find(shelf: str, name: str) -> Factory:
