@@ -115,7 +115,7 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
             nets = method.networks(Task(found.classes, shape, network, many))
         shared = {name: read(nets[name]) for name in method.shared}
         numbers = sum(param.numel() for param in nets["model"].parameters())
-        told = [f"{cell.method}: {cell.network} with {numbers:,} parameters; leaves each site every round:"]
+        told = [f"{cell.method}: {cell.network} with {numbers:,} parameters; leaves each site, in a round at the most:"]
         if method.pooled:
             told = [f"{cell.method}: {cell.network} with {numbers:,} parameters; NOT FEDERATED, a reference:"]
             told.append("  all images and labels of all sites are pooled in one place before the first round")

@@ -49,7 +49,7 @@ def adapted(method: Method, train: Train) -> Method:
 def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
     """The method's networks, whose first numbers depend on the seed alone."""
     with torch.random.fork_rng(range(torch.cuda.device_count())):
-        torch.manual_seed(derive(seed, "networks"))
+        torch.default_generator.manual_seed(derive(seed, "networks"))  # networks are made on the CPU
         made = method.networks(task)
     layout = {"memory_format": torch.channels_last}  # faster on CPUs too
     return {name: net.to(device, **layout) for name, net in made.items()}  # type: ignore[call-overload]
