@@ -192,6 +192,23 @@ def test_sensitivity_is_the_table_against_the_option():
     assert len(records(figure)) == 3 * 5
 
 
+def test_of_many_options_those_with_the_most_values_are_drawn():
+    switches = [f"fedavg+ga(step={step}, decay={decay}, center={center})"
+                for step in (0.1, 0.2, 0.3) for decay in ("true", "false") for center in ("true", "false")]  # fmt: skip
+    lines = bench(switches, targets=["photo"], seeds=[0], rounds=1)
+    assert len(list(sensitivity.sweeps(table.tabulate(lines).methods))) == 4 + 6 + 6
+    figures = sensitivity.figures(table.tabulate(lines))
+    assert len(figures) == sensitivity.MOST and all("differ so in 16 ways" in one.caption for one in figures)
+    assert [one.data[0][0] for one in figures[:4]] == ["step"] * 4
+
+
+def test_the_unseen_domain_is_not_said_to_be_left_alone_by_the_oracle():
+    told = {rule: curves.over_rounds(runs(LINES), table.tabulate(LINES, rule), "fedavg") for rule in table.RULES}
+    assert {rule: "not used to choose" in figure.caption for rule, figure in told.items()} == {
+        "source-validation": True, "last": True, "oracle": False,
+    }  # fmt: skip
+
+
 def test_an_option_of_words_is_drawn_as_categories():
     lines = bench(["fedavg", "fedavg(weighting=uniform)"])
     (figure,) = sensitivity.figures(table.tabulate(lines))

@@ -242,6 +242,12 @@ def test_replies_set_aside_are_counted():
     assert "Replies that were set aside" not in page(LINES, table.tabulate(LINES), figures=[])
 
 
+def test_runs_of_which_none_is_finished_make_a_page_that_says_so():
+    lines = [line("fedavg", "a", 0, 0, 3, {"a": 0.5, "b": 0.5})]
+    read = Reader(page(lines, table.tabulate(lines)))
+    assert "nothing to compare yet" in read.all("header")[0]["text"] and "1 unfinished" in read.all("main")[0]["text"]
+
+
 def test_what_pools_all_images_is_said_to_do_so(html):
     left = {"pooled": {"parameters": {"model": 1000}}}
     lines = [line("erm", "a", 0, 0, 1, {"a": 0.5, "b": 0.5}, left=left)]

@@ -112,7 +112,7 @@ def _about(table: Table, coloured: Mapping[str, str], baseline: str) -> str:
     if len(coloured) < len(table.methods):
         told += f". In colour: the best {COLOURED} on average, and {baseline}, the baseline, in that of the text; "
         told += f"thin and grey: the other {len(table.methods) - len(coloured)} methods"
-    return told + ". The unseen domain is shown, never used to choose a round"
+    return told + (". The unseen domain is shown, not used to choose a round" if table.rule != "oracle" else "")
 
 
 @drawing

@@ -124,7 +124,7 @@ def cards(found: Sequence[Shown]) -> list[dict[str, Any]]:
             {
                 "name": name,
                 "title": one.title,
-                "caption": one.caption,
+                "caption": one.caption.rstrip("."),
                 "svg": Markup(themed(one.svg, name).replace("<svg", said, 1)),
                 "drawn": link(one.svg, "image/svg+xml"),
                 "numbers": link(one.csv, "text/csv"),

@@ -12,6 +12,7 @@ from .curves import legend_below, percent
 from .figure import INK, PALETTE, Figure, drawing, panels
 from .table import Table
 
+MOST = 8  # figures: an ablation of four switches would have 32
 WIDE = 20  # a largest value so many times the smallest asks for a logarithmic axis
 
 
@@ -25,8 +26,11 @@ class Swept(NamedTuple):
 
 
 def figures(table: Table) -> list[Figure]:
-    """A figure for every option that runs differ in."""
-    return [sensitivity(table, one) for one in sweeps(table.methods)]
+    """A figure for every option that runs differ in; of many, for those with the most values."""
+    found = sorted(sweeps(table.methods), key=lambda one: -len(one.methods))
+    drawn = [sensitivity(table, one) for one in found[:MOST]]
+    note = f". Runs differ so in {len(found)} ways; the {MOST} with the most values are drawn" * (len(found) > MOST)
+    return [figure._replace(caption=figure.caption + note) for figure in drawn]
 
 
 def sweeps(methods: tuple[str, ...]) -> Iterator[Swept]:
