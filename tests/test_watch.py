@@ -90,6 +90,16 @@ def test_states_are_told_apart(tmp_path):
     assert last["last"] == "round 4/4, own 75.0%, unseen 50.0%" and last["curves"] == {"sketch": [0.5] * 4}
 
 
+def test_a_round_that_was_not_judged_is_played_and_has_no_point(tmp_path):
+    folder = begin(tmp_path, "fedavg")
+    play(folder, 0)
+    unjudged = {key: value for key, value in line(1).items() if key != "scores"}
+    results.append(folder / "results.jsonl", unjudged)
+    play(folder, 2)
+    (run,) = Look(tmp_path).state()["runs"]
+    assert run["state"] == "stopped" and run["played"] == 3 and run["curves"] == {"sketch": [0.5, None, 0.5]}
+
+
 def test_a_run_that_was_started_again_is_no_failure_of_the_past(tmp_path):
     folder = begin(tmp_path, "fedavg")
     write(folder / "failure.json", b'{"error": "diverged"}')

@@ -199,6 +199,7 @@ def write_report(
     baseline: str | None = None,
     costs: bool = False,
     where: str = "unseen",
+    figures: Path | None = None,
 ) -> None:
     """A table or page of runs, perhaps beside a paper's numbers or a baseline's, to a file or to the terminal."""
     styles = {"text": table.text, "markdown": table.markdown, "latex": table.latex, "csv": table.csv}
@@ -211,10 +212,16 @@ def write_report(
         what = "a paper's numbers are" if paper else "the page is"
         raise ConfigError(f"--on own makes a table of its own, and {what} of unseen domains; leave one of them out")
     both = beside.beside(found, paper) if paper else None
+    folders = [path for path in runs if path.is_dir()]
+    if style == "html" or figures:
+        from .report import gallery, made
+
+        classes = made.class_names(made.made(folders).configs)
+        drawn = gallery.figures(lines, found, baseline or table.usual(found), classes)
     if style == "html":
         from .report.page import page
 
-        content = page(lines, found, both, baseline, results.times(runs))
+        content = page(lines, found, both, baseline, results.times(runs), folders, drawn)
         out = out or Path("report.html")
     else:
         content = paired[style](both) if both else styles[style](found)
@@ -228,3 +235,9 @@ def write_report(
     else:
         write(out, content.encode())
         print(f"report: {out.resolve()}")
+    if figures:
+        from .report.figure import save
+
+        for one in drawn:
+            save(one, figures)
+        print(f"figures: {', '.join(one.name for one in drawn) or 'none'} in {figures.resolve()}", file=sys.stderr)

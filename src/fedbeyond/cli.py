@@ -133,11 +133,12 @@ def report(
     baseline: Annotated[str | None, typer.Option(metavar="METHOD", help="Differences to it, with p-values.")] = None,
     cost: Annotated[bool, typer.Option("--cost", help="Also bytes, operations and seconds of a round.")] = False,
     where: Annotated[str, typer.Option("--on", help="unseen, or own: the sites' in-domain tests.")] = "unseen",
+    figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Also write figures: SVG, PNG, CSV.")] = None,
 ) -> None:
     """Make a table of methods and unseen domains, or a page, from the results of runs."""
     from .bench import write_report
 
-    write_report(runs, select, style, out, beside, metric, baseline, cost, where)
+    write_report(runs, select, style, out, beside, metric, baseline, cost, where, figures)
 
 
 @app.command()

@@ -18,7 +18,7 @@ FOLDER = "tensorboard"
 def numbers(line: Line) -> dict[str, float]:
     """Every number of a round under a name: accuracy/sketch/test, weights/photo, told/gaps/photo, left/photo, aside."""
     found: dict[str, Any] = {}
-    for name, splits in line["scores"].items():
+    for name, splits in line.get("scores", {}).items():
         for split, scores in splits.items():
             if isinstance(scores, dict):
                 found |= {f"{metric}/{name}/{split}": score for metric, score in scores.items()}

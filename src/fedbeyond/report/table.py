@@ -161,6 +161,22 @@ def tabulate(
     return Table(rule, methods, targets, picked, len(every) - len(done), metric, where)
 
 
+def usual(table: Table) -> str:
+    """The method that others are compared with if none is named: fedavg, or the first there is."""
+    return next((name for name in ("fedavg", *table.methods) if name in table.methods), "")
+
+
+def best_first(table: Table) -> list[str]:
+    """The methods, the best first; those that lack an unseen domain come last."""
+    sign = 1 if table.metric == "calibration_error" else -1  # less is better, or more is
+
+    def place(method: str) -> tuple[bool, float]:
+        found = [value for target in table.targets for value in table.on(method, target)]
+        return not all(table.on(method, target) for target in table.targets), sign * mean(found)
+
+    return sorted(table.methods, key=place)
+
+
 def number(values: Sequence[float], plusminus: str = " ± ") -> str:
     """Mean ± std, as precisely as accuracies deserve."""
     if not values:

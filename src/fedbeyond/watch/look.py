@@ -17,7 +17,7 @@ from ..bench import FAILURE, PLAN, tell
 from ..data.splits import unseen_domains
 from ..errors import FedbeyondError
 from ..report.table import unseen
-from ..results import RESULTS, TIMES, Line, selection
+from ..results import RESULTS, TIMES, Line
 from .left import about, seconds_left
 from .tail import Tail
 
@@ -30,8 +30,7 @@ Key = tuple[str, str, int]
 class Seen(NamedTuple):
     """A round in short."""
 
-    own: float
-    unseen: dict[str, float]  # by domain
+    unseen: dict[str, float]  # by domain; empty if the round was not judged
     aside: list[dict[str, Any]]
     told: str
 
@@ -89,9 +88,10 @@ class Run:
 
 def short(line: Line) -> Seen:
     """What the page needs of a line."""
-    domains = {name: round(unseen(line, name), 4) for name in unseen_domains(line["target"])}
+    named = unseen_domains(line["target"]) if "scores" in line else ()
+    domains = {name: round(unseen(line, name), 4) for name in named}
     aside = [{"site": str(entry["site"]), "reason": str(entry["reason"])} for entry in line["aside"]]
-    return Seen(selection(line), domains, aside, tell(line))
+    return Seen(domains, aside, tell(line))
 
 
 class Look:
@@ -178,13 +178,13 @@ def told(run: Run | None) -> dict[str, Any]:
         return {"state": "to go", "why": "", "played": 0, "last": "", "curves": {}}
     state, why = run.state()
     played = [run.seen[number] for number in sorted(run.seen)]
-    names = played[0].unseen if played else {}
+    names = {name for seen in played for name in seen.unseen}
     return {
         "state": state,
         "why": why,
         "played": min(len(played), run.rounds),
         "last": played[-1].told if played else "",
-        "curves": {name: [seen.unseen[name] for seen in played] for name in names},
+        "curves": {name: [seen.unseen.get(name) for seen in played] for name in sorted(names)},
     }
 
 

@@ -63,10 +63,11 @@ function row(run) {
 
 function curve(run, domain, rounds) {
   const heights = run.curves[domain], step = WIDTH / Math.max(rounds - 1, 1);
-  const points = heights.map((value, i) => [(i * step).toFixed(1), (HEIGHT * (1 - value)).toFixed(1)]);
+  const judged = heights.map((value, i) => [i, value]).filter(([, value]) => value !== null);
+  const points = judged.map(([i, value]) => [(i * step).toFixed(1), (HEIGHT * (1 - value)).toFixed(1)]);
   const [x, y] = points[points.length - 1];
   return make("g", { "data-method": run.method },
-    make("title", {}, `${label(run)}: ${(100 * heights[heights.length - 1]).toFixed(1)} %`),
+    make("title", {}, `${label(run)}: ${(100 * judged[judged.length - 1][1]).toFixed(1)} %`),
     make("polyline", { class: colour(run.method), points: points.map((point) => point.join(",")).join(" ") }),
     make("circle", { class: colour(run.method).split(" ")[0], cx: x, cy: y, r: 2.5 }));
 }
