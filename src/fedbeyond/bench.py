@@ -13,7 +13,7 @@ from . import experiment, registry, results, setting
 from .checkpoint import write
 from .config import Config, cells
 from .data.splits import sources
-from .errors import BusyError, ConfigError, FederationError
+from .errors import BusyError, ConfigError, FedbeyondError, FederationError
 from .progress import Meter
 from .report import beside, cost, layout, statistics, table
 from .results import Line
@@ -52,9 +52,22 @@ def run_all(config: Config, out: Path, device: str, threads: int, jobs: int = 1)
     if len(failures) < total:
         print()
         write_report([out], "source-validation", "text", None)
+        draw_figures(config.bench.figures, out, device)
         write_report([out], "source-validation", "html", out / "report.html")
     if failures:
         raise FederationError(f"{len(failures)} of {total} runs broke down: {' | '.join(failures.values())}")
+
+
+def draw_figures(kinds: Iterable[str], out: Path, device: str) -> None:
+    """Draw figures of a grid's runs for its page; what cannot be drawn is said, and stops nothing."""
+    for kind in kinds:
+        from .figures.draw import draw
+
+        try:
+            for _, paths in draw(kind, [out], device=device):
+                print(f"figure: {paths[1]}")
+        except FedbeyondError as error:
+            print(f"left out: figure {kind}: {error}", file=sys.stderr)
 
 
 def help_out(config: Config, out: Path, device: str, threads: int) -> None:

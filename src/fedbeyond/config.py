@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from . import spelling
 from .errors import ConfigError
+from .figures import KINDS
 from .registry import nearest
 
 
@@ -40,10 +41,17 @@ def _share(value: object) -> object:
     raise ValueError("give a share between 0 and 1, or 'field' for the field's own split")
 
 
+def _figure(value: object) -> object:
+    if value in KINDS:
+        return value
+    raise ValueError(f"no such figure; {nearest(str(value), KINDS)}")
+
+
 Spelling = Annotated[str, BeforeValidator(_spelling)]
 Choice = Annotated[str, BeforeValidator(_spelling_or_none)]
 Target = Annotated[str, BeforeValidator(_together)]
 Count = Annotated[int, Field(gt=0)]
+FigureKind = Annotated[str, BeforeValidator(_figure)]
 
 
 SAID_BY_SPLIT = ("validation", "clients_per_domain", "label_skew", "mixing", "disjoint", "target_part")
@@ -94,6 +102,7 @@ class Bench:
     methods: tuple[Spelling, ...] = ()
     targets: tuple[Target, ...] = ()  # nor a single run's: every domain in turn
     seeds: tuple[int, ...] = ()
+    figures: tuple[FigureKind, ...] = ()  # drawn in the end, for the page; they change no run
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
