@@ -307,11 +307,13 @@ def test_a_figure_is_the_same_bytes_every_time(kind, runs, tmp_path, monkeypatch
 
 def test_each_method_that_is_named_has_a_figure_of_its_own(runs, tmp_path):
     made = [figure.name for figure, _ in draw("gap", [runs], tmp_path, methods=["fedavg", "fedadg"])]
-    assert made == ["gap-fedavg-sketch-0", "gap-fedadg-classify=0-align=1-sketch-0"]
+    assert made == ["gap-fedavg-sketch-seed-0", "gap-fedadg-classify=0-align=1-sketch-seed-0"]
 
 
 def test_a_surface_of_fewer_runs_than_three_is_refused(runs, tmp_path):
-    with pytest.raises(ConfigError, match="surface takes 3 runs of one target, and there are 1: fedavg, sketch unseen"):
+    with pytest.raises(
+        ConfigError, match=r"surface takes 3 runs of one target, and there are 1 \(fedavg; sketch unseen, seed 0\)"
+    ):
         only("surface", runs, tmp_path, methods=["fedavg"])
 
 
@@ -323,7 +325,7 @@ def test_a_bench_draws_the_figures_it_is_asked_for_and_says_which_it_cannot(tmp_
         cli.main()
     told = capsys.readouterr()
     assert not ended.value.code and "left out: figure generated: no run there" in told.err
-    assert (tmp_path / "figures" / "gap-fedavg-photo-0.svg").exists() and (tmp_path / "report.html").exists()
+    assert (tmp_path / "figures" / "gap-fedavg-photo-seed-0.svg").exists() and (tmp_path / "report.html").exists()
     monkeypatch.setattr("sys.argv", ["fedbeyond", "figure", "gapp", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -331,7 +333,7 @@ def test_a_bench_draws_the_figures_it_is_asked_for_and_says_which_it_cannot(tmp_
     monkeypatch.setattr("sys.argv", ["fedbeyond", "figure", "gap", str(tmp_path), "--out", str(tmp_path / "mine")])
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    assert not ended.value.code and str(tmp_path / "mine" / "gap-fedavg-photo-0.png") in capsys.readouterr().out
+    assert not ended.value.code and str(tmp_path / "mine" / "gap-fedavg-photo-seed-0.png") in capsys.readouterr().out
 
 
 def test_figures_are_checked_with_the_configuration_and_change_no_run():

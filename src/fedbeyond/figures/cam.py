@@ -12,7 +12,7 @@ from ..evaluate import pixels, scores
 from ..methods.fedgca import activation, look
 from ..report.figure import PALETTE, Figure
 from .board import Tile, as_bytes, board, shown
-from .runs import Held, alike, labels
+from .runs import Held, alike, labels, together
 
 ROWS = 8  # images at most
 RIGHT, WRONG = PALETTE[2], PALETTE[1]
@@ -44,10 +44,10 @@ def draw(runs: Sequence[Held]) -> Figure:
     caption = (
         f"The first image of each class of {domain}, which is unseen, and where models look for the class that they "
         "answer: class activation maps, each from its least (dark) to its greatest value (bright); under them the "
-        f"answer and its probability. Runs: {'; '.join(str(held.run) for held in runs)}; models of the round chosen by "
-        "source validation."
+        f"answer and its probability. Runs: {together([held.run for held in runs])}; models of the round "
+        "chosen by source validation."
     )
-    name = f"cam-{first.run.config.target}-{first.run.config.seed}"
+    name = f"cam-{first.run.config.target}-seed-{first.run.config.seed}"
     return Figure(name, f"Where models look, {domain} unseen", caption, picture, data)
 
 

@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from ..registry import nearest
 from ..report.figure import STYLE, Figure, save
 from . import KINDS
-from .runs import Run, found, hold
+from .runs import Run, found, hold, together
 
 
 def draw(
@@ -43,8 +43,8 @@ def taken(kind: str, runs: list[Run], named: bool) -> list[list[Run]]:
     if not wanted.seeds:
         runs = [run for run in runs if run.config.seed == runs[0].config.seed]
     if len(runs) < wanted.least:
-        there = "; ".join(map(str, runs))
-        raise ConfigError(f"{kind} takes {wanted.least} runs of one target, and there are {len(runs)}: {there}")
+        given = f"{len(runs)} ({together(runs)})"
+        raise ConfigError(f"{kind} takes {wanted.least} runs of one target, and there are {given}; give more folders")
     if wanted.most == 1:
         return [[run] for run in (runs if named else runs[:1])]
     return [runs[: wanted.most]]

@@ -58,12 +58,12 @@ def grams(net: Classifier, images: Images, rows: Tensor) -> list[Tensor]:
     """The mean Gram matrix of images at each of a network's early stages: F F' / (C H W) of maps F, C x H W."""
     device, seen = next(net.parameters()).device, list[Tensor]()
     total: list[Tensor] = []
-    hooks = at_stages(net, "gap", lambda maps: seen.append(maps.flatten(2).double()), DEPTH)
+    hooks = at_stages(net, "gap", lambda maps: seen.append(maps.flatten(2)), DEPTH)
     try:
         for some in rows.split(BATCH):
             seen.clear()
             net.eval()(pixels(images[some].to(device)))
-            sums = [torch.einsum("ncp,ndp->cd", maps, maps).cpu() / maps[0].numel() for maps in seen]
+            sums = [torch.einsum("ncp,ndp->cd", maps, maps).cpu().double() / maps[0].numel() for maps in seen]
             total = [a + b for a, b in zip(total, sums, strict=True)] if total else sums
     finally:
         for hook in hooks:

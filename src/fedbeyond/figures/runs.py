@@ -1,6 +1,5 @@
 """The runs that a figure is made of: which there are, which are taken, and what each holds once it is opened."""
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -63,8 +62,7 @@ class Held(NamedTuple):
 
     def name(self, kind: str) -> str:
         """What the files of a figure of this run are called."""
-        method = re.sub(r"[^\w.+=-]+", "-", self.run.config.method).strip("-")
-        return f"{kind}-{method}-{self.run.config.target}-{self.run.config.seed}"
+        return "-".join((kind, *experiment.place(Path(), self.run.config).parts))
 
     def server(self) -> Tree:
         """What the server held after the last round."""
@@ -112,8 +110,9 @@ def _of(runs: list[Run], wanted: str) -> list[Run]:
     spelled = spelling.spell(spelling.parse(wanted))
     exact = [run for run in runs if run.config.method == spelled]
     plain = [run for run in runs if bare(run.config.method) == spelled]
+    there = {name for run in runs for name in (run.config.method, bare(run.config.method))}
     if not (exact or plain):
-        raise ConfigError(f"no finished run is of {wanted}; {nearest(wanted, {run.config.method for run in runs})}")
+        raise ConfigError(f"no finished run is of {wanted}; {nearest(wanted, there)}")
     return exact or plain
 
 
@@ -131,6 +130,13 @@ def alike(runs: Sequence[Run]) -> None:
             f"{one.folder} and {other.folder} were run under two settings (data, network, optimizer or training); "
             "give the folder of one, or choose runs with --method and --seed"
         )
+
+
+def together(runs: Sequence[Run]) -> str:
+    """Runs of one target in half a line."""
+    seeds = sorted({run.config.seed for run in runs})
+    methods = ", ".join(dict.fromkeys(run.config.method for run in runs))
+    return f"{methods}; {runs[0].config.target} unseen, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

@@ -14,7 +14,7 @@ from ..nets import norms
 from ..progress import track
 from ..report.figure import PALETTE, Figure, panels
 from .board import LIGHT
-from .runs import Held, alike, labels, sample
+from .runs import Held, alike, bare, labels, sample, together
 
 STEPS = 15  # points of the grid along each axis
 IMAGES, SETTLING, BATCH = 384, 256, 128  # to measure on; to recompute statistics on, so many at a time
@@ -52,6 +52,7 @@ def draw(runs: Sequence[Held]) -> Figure:
     found = explore(first.net, plane, points, splits, images.chunk(SETTLING // BATCH) if moving else ())
     heights = np.array(found[3:]).reshape(STEPS, STEPS, 2, 2)  # y, x, split, loss or accuracy
     picture, axes = panels(4, across=2, width=3.5, height=3.05, sharex=True, sharey=True)
+    picture.set_layout_engine("constrained", w_pad=0.1)  # or the signs of numbers are cut off
     for place, axis in enumerate(axes):
         what, split = divmod(place, 2)
         title = f"{('loss', 'accuracy')[what]}, {'sources' if split else f'{unseen} (unseen)'}"
@@ -65,21 +66,23 @@ def draw(runs: Sequence[Held]) -> Figure:
     rows = [[*words, *(f"{number:.6g}" for number in (*place, *np.ravel(told)))] for words, place, told in numbers]
     about = f"recomputed at every point on {len(images)} training images" if moving else "as they are"
     caption = (
-        f"The plane through the models of {'; '.join(str(held.run) for held in runs)}, each of the round chosen by "
+        f"The plane through the models of {together([held.run for held in runs])}; each of the round chosen by "
         f"source validation. Axes: Euclidean distance in parameters. {len(splits[unseen][1])} images of the unseen "
         f"domain, {len(splits['sources'][1])} validation images of the sources; BatchNorm's statistics {about}."
     )
-    title = f"Between three models, {config.target} unseen"
-    return Figure(f"surface-{config.target}-{config.seed}", title, caption, picture, [head, *rows])
+    methods = "-".join(dict.fromkeys(bare(held.run.config.method) for held in runs))
+    name, title = (
+        f"surface-{methods}-{config.target}-seed-{config.seed}",
+        f"Between three models, {config.target} unseen",
+    )
+    return Figure(name, title, caption, picture, [head, *rows])
 
 
 def comparable(runs: Sequence[Held]) -> None:
     """Refuse models that one network cannot stand for."""
     alike([held.run for held in runs])
-    if (
-        len({(type(held.net), *(name for name, _ in held.net.named_buffers()), len(flat(held.net))) for held in runs})
-        > 1
-    ):
+    shapes = [[(name, part.shape) for name, part in held.net.state_dict().items()] for held in runs]
+    if any(type(held.net) is not type(runs[0].net) or own != shapes[0] for held, own in zip(runs, shapes, strict=True)):
         told = ", ".join(held.run.config.method for held in runs)
         raise ConfigError(f"the models of {told} are not of one network, as a plane needs; choose others with --method")
 
@@ -173,5 +176,5 @@ def contours(
 def mark(axis: Any, places: Sequence[Place]) -> list[Any]:
     """Where the models are."""
     look = {"linestyle": "none", "markeredgecolor": LIGHT, "markersize": 8, "markeredgewidth": 1.2}
-    shapes = zip(places, "os^", (PALETTE[1], PALETTE[5], PALETTE[4]), strict=True)
+    shapes = zip(places, "os^", (PALETTE[1], PALETTE[3], PALETTE[0]), strict=True)
     return [axis.plot(*place, marker=shape, color=colour, **look)[0] for place, shape, colour in shapes]
