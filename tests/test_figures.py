@@ -84,6 +84,17 @@ def test_runs_of_two_settings_are_not_compared(runs, tmp_path):
         list(draw("cam", [runs, tmp_path]))
 
 
+def test_a_reference_with_a_model_at_each_site_is_left_out_unless_it_is_asked_for(tmp_path):
+    for method in ("fedavg", "local"):
+        play(tmp_path, method=method, train={"rounds": 1})
+    figure, _ = only("gap", tmp_path, tmp_path)
+    assert figure.name == "gap-fedavg-sketch-seed-0"
+    figure, rows = only("cam", tmp_path, tmp_path)
+    assert {row["method"] for row in rows} == {"fedavg"}
+    with pytest.raises(ConfigError, match="local has a model of its own at each site; choose others"):
+        only("cam", tmp_path, tmp_path, methods=["local"])
+
+
 def test_images_are_drawn_from_all_classes_in_turn():
     labels = torch.tensor([0] * 50 + [1] * 3 + [2] * 10)
     assert torch.bincount(labels[evenly(labels, 11)]).tolist() == [4, 3, 4]

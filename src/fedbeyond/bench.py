@@ -52,7 +52,8 @@ def run_all(config: Config, out: Path, device: str, threads: int, jobs: int = 1)
     if len(failures) < total:
         print()
         write_report([out], "source-validation", "text", None)
-        draw_figures(config.bench.figures, out, device)
+        if config.bench.figures:
+            draw_figures(config.bench.figures, out, device)
         write_report([out], "source-validation", "html", out / "report.html")
     if failures:
         raise FederationError(f"{len(failures)} of {total} runs broke down: {' | '.join(failures.values())}")
@@ -60,9 +61,9 @@ def run_all(config: Config, out: Path, device: str, threads: int, jobs: int = 1)
 
 def draw_figures(kinds: Iterable[str], out: Path, device: str) -> None:
     """Draw figures of a grid's runs for its page; what cannot be drawn is said, and stops nothing."""
-    for kind in kinds:
-        from .figures.draw import draw
+    from .figures.draw import draw
 
+    for kind in kinds:
         try:
             for _, paths in draw(kind, [out], device=device):
                 print(f"figure: {paths[1]}")

@@ -26,8 +26,8 @@ ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file; none: the 
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="As in --set train.rounds=5.")]
 Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: cuda if there is one.")]
-FIGURES = "\n".join(f"{name + ':':12}{kind.about}" for name, kind in KINDS.items())
 Threads = Annotated[int, typer.Option(help="Threads to compute with; 0: every core.", min=0)]
+FIGURES = "\n".join(f"{name + ':':12}{kind.about}" for name, kind in KINDS.items())
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ def _share(value: object) -> object:
 
 
 def _figure(value: object) -> object:
-    if value in KINDS:
+    if isinstance(value, str) and value in KINDS:
         return value
     raise ValueError(f"no such figure; {nearest(str(value), KINDS)}")
 

@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from ..registry import nearest
 from ..report.figure import STYLE, Figure, save
 from . import KINDS
-from .runs import Run, found, hold, together
+from .runs import Run, found, hold, of_one_model, together
 
 
 def draw(
@@ -27,6 +27,8 @@ def draw(
         raise ConfigError(f"figure {kind!r} is not known; {nearest(kind, KINDS)}")
     module = import_module(f".{kind}", __package__)
     runs = found(folders, target, seed, methods)
+    if not methods:  # nobody asked for those of a reference that has no one model
+        runs = [run for run in runs if of_one_model(run)] or runs
     if fits := getattr(module, "fits", None):
         runs = [run for run in runs if fits(run.config)]
         if not runs:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import checkpoint, experiment, spelling
+from .. import checkpoint, experiment, registry, spelling
 from ..config import Config
 from ..data.division import completed, taken
 from ..data.images import Split
@@ -18,7 +18,6 @@ from ..evaluate import AT_ONCE, pixels
 from ..export import configuration
 from ..method import the_model
 from ..nets import Classifier, Networks, write
-from ..registry import nearest
 from ..setting import dataset, division
 from ..tree import Tree
 
@@ -101,7 +100,7 @@ def found(
 
 def _only(runs: list[Run], key: str, wanted: str, there: set[str]) -> list[Run]:
     if wanted not in there:
-        raise ConfigError(f"no finished run has {key} {wanted}; {nearest(wanted, there)}")
+        raise ConfigError(f"no finished run has {key} {wanted}; {registry.nearest(wanted, there)}")
     return [run for run in runs if str(getattr(run.config, key)) == wanted]
 
 
@@ -112,7 +111,7 @@ def _of(runs: list[Run], wanted: str) -> list[Run]:
     plain = [run for run in runs if bare(run.config.method) == spelled]
     there = {name for run in runs for name in (run.config.method, bare(run.config.method))}
     if not (exact or plain):
-        raise ConfigError(f"no finished run is of {wanted}; {nearest(wanted, there)}")
+        raise ConfigError(f"no finished run is of {wanted}; {registry.nearest(wanted, there)}")
     return exact or plain
 
 
@@ -130,6 +129,12 @@ def alike(runs: Sequence[Run]) -> None:
             f"{one.folder} and {other.folder} were run under two settings (data, network, optimizer or training); "
             "give the folder of one, or choose runs with --method and --seed"
         )
+
+
+def of_one_model(run: Run) -> bool:
+    """Whether a run's method has a global model, and not only one at each site."""
+    registry.load_plugins(run.config.plugins)
+    return registry.build(run.config.method).judged is the_model  # type: ignore[no-any-return]
 
 
 def together(runs: Sequence[Run]) -> str:
@@ -151,9 +156,9 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 def hold(run: Run, device: str = "cpu") -> Held:
     """Open a run: its networks on a device, the chosen round's model in them, and its images by domain."""
-    setup = experiment.prepare(run.config, device)
-    if setup.method.judged is not the_model:
+    if not of_one_model(run):
         raise ConfigError(f"{run.config.method} has a model of its own at each site; choose others with --method")
+    setup = experiment.prepare(run.config, device)
     write(setup.nets["model"], checkpoint.load(run.folder / "best.safetensors")[0]).eval()
     domains = dataset(run.config.data)
     clients = division(run.config, domains).clients.values()
