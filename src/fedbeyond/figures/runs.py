@@ -134,7 +134,7 @@ def alike(runs: Sequence[Run]) -> None:
 def of_one_model(run: Run) -> bool:
     """Whether a run's method has a global model, and not only one at each site."""
     registry.load_plugins(run.config.plugins)
-    return registry.build(run.config.method).judged is the_model  # type: ignore[no-any-return]
+    return registry.build(run.config.method).judged is the_model
 
 
 def together(runs: Sequence[Run]) -> str:
