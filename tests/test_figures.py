@@ -18,6 +18,7 @@ from fedbeyond.figures.draw import draw
 from fedbeyond.figures.runs import evenly, features, found, hold
 from fedbeyond.laws.toy import TASK, tiny
 from fedbeyond.nets import Classifier, write
+from fedbeyond.report.figure import panels
 from fedbeyond.results import selection
 
 METHODS = ("fedadg(classify=0, align=1)", "fedavg", "feddag(alpha=0.5, width=2, warmup=1)")
@@ -295,6 +296,14 @@ def test_of_fedadg_the_generators_features_are_a_further_domain(runs, held, tmp_
         (run.classes[place], home) for place, home in zip(classes, domains, strict=True)
     ]
     assert "last round" in figure.caption and "reference" in figure.caption
+
+
+def test_more_domains_than_colours_are_all_drawn():
+    _, (axis,) = panels(1)
+    names = [f"site {number}" for number in range(10)]
+    tsne.scatter(axis, np.arange(20.0).reshape(10, 2), names, names, ["o"] * 10, "domain", {})
+    drawn = np.concatenate([points.get_offsets() for points in axis.collections])
+    assert sorted(map(tuple, drawn.tolist())) == [(2.0 * i, 2.0 * i + 1) for i in range(10)]
 
 
 def test_tables_have_features_too(tables, tmp_path):

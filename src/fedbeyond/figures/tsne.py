@@ -1,6 +1,7 @@
 """What a model sees in images: its features on a plane by t-SNE (van der Maaten and Hinton, JMLR 2008)."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -97,14 +98,14 @@ def scatter(
 ) -> None:
     """Points in the colour of their group, and a legend."""
     group, shape = np.array(groups), np.array(shapes)
-    for name, colour in zip(names, PALETTE, strict=False):
+    for name, colour in zip(names, cycle(PALETTE), strict=False):
         for form, size in (("o", 9), ("^", 15), ("*", 28)):
             mine = (group == name) & (shape == form)
             axis.scatter(*places[mine].T, s=size, color=colour, marker=form, linewidths=0, alpha=0.8)
     forms = ["o" if marked is None else shapes[list(groups).index(name)] for name in names]
     handles = [
         axis.scatter([], [], s=26, color=colour, marker=form, linewidths=0)
-        for form, colour in zip(forms, PALETTE, strict=False)
+        for form, colour in zip(forms, cycle(PALETTE), strict=False)
     ]
     key = {"ncols": 4 if len(names) > 5 else 3, "columnspacing": 0.8, "handletextpad": 0.1, "fontsize": 8}
     axis.legend(
