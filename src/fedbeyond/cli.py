@@ -26,6 +26,7 @@ ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file; none: the 
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="As in --set train.rounds=5.")]
 Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: cuda if there is one.")]
+Events = Annotated[bool, typer.Option("--tensorboard", help="Also TensorBoard's event files, beside each run.")]
 Threads = Annotated[int, typer.Option(help="Threads to compute with; 0: every core.", min=0)]
 FIGURES = "\n".join(f"{name + ':':12}{kind.about}" for name, kind in KINDS.items())
 
@@ -68,13 +69,14 @@ def run(
     out: Out = Path("runs"),
     device: Device = "auto",
     threads: Threads = 1,
+    tensorboard: Events = False,
 ) -> None:
     """Train one method with one domain left out; goes on where it was stopped."""
     from .bench import run_one
     from .config import load
 
     with _interruptible():
-        run_one(load(config, settings, method=method, target=target, seed=seed), out, device, threads)
+        run_one(load(config, settings, method=method, target=target, seed=seed), out, device, threads, tensorboard)
 
 
 @app.command()
@@ -85,6 +87,7 @@ def bench(
     device: Device = "auto",
     threads: Threads = 1,
     jobs: Annotated[int, typer.Option(help="Runs to play at a time, each in a process of its own.", min=1)] = 1,
+    tensorboard: Events = False,
     helper: Annotated[bool, typer.Option("--helper", hidden=True)] = False,
 ) -> None:
     """Compare methods: every method with every target left out and every seed; skips what is done."""
@@ -94,9 +97,22 @@ def bench(
     folder = out or Path("runs") / (config.stem if config else "bench")
     with _interruptible():
         if helper:
-            help_out(load(config, settings), folder, device, threads)
+            help_out(load(config, settings), folder, device, threads, tensorboard)
         else:
-            run_all(load(config, settings), folder, device, threads, jobs)
+            run_all(load(config, settings), folder, device, threads, jobs, tensorboard)
+
+
+@app.command()
+def watch(
+    runs: Annotated[
+        Path, typer.Argument(help="What 'bench' or 'run' writes to, as runs/demo; it need not be there yet.")
+    ],
+    port: Annotated[int, typer.Option(help="Of the page's address; 0: a free one.", min=0, max=65535)] = 0,
+) -> None:
+    """Show runs as they go on, in a browser on this machine: progress, time left, curves, failures."""
+    from .watch.serve import watch as serve
+
+    serve(runs, port)
 
 
 @app.command()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import torch
 
@@ -172,13 +172,20 @@ def claimed(folder: Path, config: Config) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "lock", "w")  # noqa: SIM115 (held as long as the run goes on)
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BusyError(f"{folder} is in use by another process; wait for it or choose another --out") from None
+        _hold(lock, folder)
         belongs(folder, config)
         checkpoint.write(folder / "config.json", json.dumps(config.identity(), indent=1).encode())
         yield
+
+
+def _hold(lock: IO[str], folder: Path) -> None:
+    """Take the lock, or say who has it; a watcher looks at it for an instant, which is waited for."""
+    for patience in (0.05, 0.05, 0):
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(patience)
+    raise BusyError(f"{folder} is in use by another process; wait for it or choose another --out")
 
 
 def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str, Any]) -> Line:
