@@ -182,8 +182,9 @@ def failing(folder: Path) -> Iterator[None]:
 
 def tell(line: Line) -> str:
     """A round in half a line."""
-    told = f"round {line['round'] + 1}/{line['rounds']}, own {results.selection(line):.1%}"
-    told += f", unseen {table.unseen(line):.1%}"
+    told = f"round {line['round'] + 1}/{line['rounds']}"
+    if "scores" in line:
+        told += f", own {results.selection(line):.1%}, unseen {table.unseen(line):.1%}"
     aside = ", ".join(sorted({entry["site"] for entry in line["aside"]}))
     return told + (f", set aside: {aside}" if aside else "")
 
@@ -211,6 +212,7 @@ def write_report(
     metric: str = "accuracy",
     baseline: str | None = None,
     costs: bool = False,
+    where: str = "unseen",
 ) -> None:
     """A table or page of runs, perhaps beside a paper's numbers or a baseline's, to a file or to the terminal."""
     styles = {"text": table.text, "markdown": table.markdown, "latex": table.latex, "csv": table.csv}
@@ -218,7 +220,10 @@ def write_report(
     if style not in (*styles, "html"):
         raise ConfigError(f"format {style!r} is not known; {registry.nearest(style, [*styles, 'html'])}")
     lines = results.load(runs)
-    found = table.tabulate(lines, select, metric)
+    found = table.tabulate(lines, select, metric, where)
+    if where == "own" and (paper or style == "html"):
+        what = "a paper's numbers are" if paper else "the page is"
+        raise ConfigError(f"--on own makes a table of its own, and {what} of unseen domains; leave one of them out")
     both = beside.beside(found, paper) if paper else None
     if style == "html":
         from .report.page import page

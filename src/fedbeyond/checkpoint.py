@@ -45,8 +45,13 @@ def write(path: Path, content: bytes) -> None:
 
 def save(path: Path, state: Tree, **notes: Any) -> None:
     """Write a tree, and notes in plain JSON beside it in the same file."""
+    write(path, content(state, **notes))
+
+
+def content(state: Tree, **notes: Any) -> bytes:
+    """What such a file holds."""
     flat = {name: leaf.contiguous() for name, leaf in tree.flatten(state).items()}
-    write(path, to_bytes(_unshared(flat), metadata={"notes": json.dumps(notes, sort_keys=True)}))
+    return to_bytes(_unshared(flat), metadata={"notes": json.dumps(notes, sort_keys=True)})
 
 
 def load(path: Path) -> tuple[Tree, dict[str, Any]]:

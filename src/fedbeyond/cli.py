@@ -133,12 +133,13 @@ def report(
     beside: Annotated[str | None, typer.Option(metavar="PAPER[/TABLE]", help="A paper's numbers, as in ga.")] = None,
     metric: Annotated[str, typer.Option(help="accuracy, balanced_accuracy, f1, auc, ...")] = "accuracy",
     baseline: Annotated[str | None, typer.Option(metavar="METHOD", help="Differences to it, with p-values.")] = None,
-    cost: Annotated[bool, typer.Option("--cost", help="Also bytes and seconds of a round.")] = False,
+    cost: Annotated[bool, typer.Option("--cost", help="Also bytes, operations and seconds of a round.")] = False,
+    where: Annotated[str, typer.Option("--on", help="unseen, or own: the sites' in-domain tests.")] = "unseen",
 ) -> None:
     """Make a table of methods and unseen domains, or a page, from the results of runs."""
     from .bench import write_report
 
-    write_report(runs, select, style, out, beside, metric, baseline, cost)
+    write_report(runs, select, style, out, beside, metric, baseline, cost, where)
 
 
 @app.command(help=f"Draw what needs a run's model and data, and write its numbers beside it.\n\n\b\n{FIGURES}")
@@ -166,29 +167,31 @@ def export(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run, as runs/fedavg/photo/seed-0.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("model"),
     select: Annotated[str, typer.Option(help="source-validation or last.")] = "source-validation",
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also model.onnx, for machines without torch.")] = False,
 ) -> None:
     """Write the model of a run for other sites to use: its numbers, and a card that says what they are."""
-    from .export import CARD, MODEL
+    from .export import CARD
     from .export import export as write_model
 
-    folder = write_model(run, out, select)
-    print(f"model: {folder / MODEL}; what it is: {folder / CARD}")
-    print(f"use it with: fedbeyond predict {folder} FOLDER_OF_IMAGES")
+    folder = write_model(run, out, select, onnx)
+    written = ", ".join(str(path) for path in sorted(folder.glob("model.*")) if path.name != CARD)
+    print(f"model: {written}; what it is: {folder / CARD}")
+    print(f"use it with: fedbeyond predict {folder} FOLDER_OF_IMAGES (or TABLE.csv, for a model of tables)")
 
 
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(help="A folder that 'fedbeyond export' wrote.")],
-    images: Annotated[Path, typer.Argument(help="A folder of images, also in folders in it.")],
+    given: Annotated[Path, typer.Argument(help="A folder of images, also in folders in it; or a CSV file.")],
     out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
 ) -> None:
-    """Tell what an exported model takes each image for, and how surely."""
+    """Tell what an exported model takes each image (or row of a table) for, and how surely."""
     from .predict import predict as ask
 
-    count, failures = ask(model, images, out)
-    for failure in failures:
-        print(f"left out: {failure}", file=sys.stderr)
-    print(f"{count:,} images: {out}")
+    count, what, remarks = ask(model, given, out)
+    for remark in remarks:
+        print(remark, file=sys.stderr)
+    print(f"{count:,} {what}: {out}")
 
 
 @app.command("list")

@@ -4,7 +4,7 @@ import fcntl
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -14,13 +14,14 @@ import torch
 from . import __version__, checkpoint, registry, results, tree
 from .checkpoint import storing
 from .config import Config
-from .data.division import hand_out
+from .data.division import hand_out, own_tests
 from .data.images import Split
 from .data.pooling import POOLED, pool
 from .data.site import Site
 from .errors import BusyError, ConfigError, StorageError
 from .evaluate import evaluate
 from .federation import Simulator, participants, play, start
+from .flops import Counting
 from .gate import Gate, Left
 from .method import Method
 from .nets import Networks, Task, read, write
@@ -41,6 +42,7 @@ class Experiment(NamedTuple):
     vals: dict[str, Split]  # what each client validates on
     tests: dict[str, Split]  # the unseen domains
     homes: dict[str, str]  # the domain that each client stands for
+    owns: Mapping[str, Split] = {}  # what each client keeps apart for an in-domain test
 
 
 def prepare(config: Config, device: str = "cpu") -> Experiment:
@@ -71,7 +73,8 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     sites = [Site(name, splits, nets, **settings) for name, splits in data.items()]
     shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
     gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, train.quorum)
-    return Experiment(config, method, nets, Simulator(method.client, sites), gate, vals, tests, homes)
+    simulator, owns = Simulator(method.client, sites), own_tests(domains, divided)
+    return Experiment(config, method, nets, simulator, gate, vals, tests, homes, owns)
 
 
 def place(out: Path, config: Config) -> Path:
@@ -127,19 +130,22 @@ def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
             results.trim(folder / name, first)
         if [line["round"] for line in lines(folder)] != list(range(first)):
             raise StorageError(f"{folder / RESULTS} lacks rounds that were played; delete {folder} to begin again")
-        best = max((selection(line) for line in lines(folder)), default=-1.0)
+        best = max((selection(line) for line in results.judged(lines(folder))), default=-1.0)
         clients, federation = experiment.federation.clients, experiment.federation
         for number in range(first, total):
             began = time.perf_counter()
             asked = participants(clients, config.train.clients_per_round, config.seed, number)
-            state, minutes = play(
-                experiment.method, state, Round(number, total, asked, clients, config.seed), federation, experiment.gate
-            )
+            now = Round(number, total, asked, clients, config.seed)
+            counting = Counting(federation) if number + 1 == total else None  # when warm-ups are over
+            state, minutes = play(experiment.method, state, now, counting or federation, experiment.gate)
             line = describe(experiment, number, state, minutes)
             results.append(folder / RESULTS, line)  # before the checkpoint: what has none is trimmed and redone
-            spent = {"round": number, "seconds": round(time.perf_counter() - began, 4)}
+            spent: Line = {"round": number, "seconds": round(time.perf_counter() - began, 4)}
+            if counting:
+                size = sum(param.numel() for param in experiment.nets["model"].parameters())
+                spent |= {"parameters": size, "sent": dict(counting.sent), "flops": dict(counting.flops)}
             results.append(folder / TIMES, {key: line[key] for key in ("method", "target", "seed")} | spent)
-            if selection(line) > best:
+            if "scores" in line and selection(line) > best:
                 best = selection(line)
                 checkpoint.save(folder / "best.safetensors", state["server"]["model"], round=number)
             checkpoint.save(
@@ -189,15 +195,9 @@ def _hold(lock: IO[str], folder: Path) -> None:
 
 
 def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str, Any]) -> Line:
-    """The line of a round: how good the global model is everywhere, and what happened."""
-    config = experiment.config
-    models = list(experiment.method.judged(state["server"]).values())
-    scores: dict[str, Any] = {}
-    for name, split in experiment.vals.items():
-        scores[name] = {"val": _numbers(experiment, models, split)}
-        if experiment.homes[name] != name:  # one of several clients
-            scores[name] |= {"domain": experiment.homes[name], "images": len(split[1])}
-    scores |= {name: {"test": _numbers(experiment, models, split)} for name, split in experiment.tests.items()}
+    """The line of a round: how good the global model is everywhere, if it is time to judge, and what happened."""
+    config, train = experiment.config, experiment.config.train
+    due = (number + 1) % train.evaluate_every == 0 or number + 1 == train.rounds
     numbers = told(state["weighting"]) | told(state["server"])
     return {
         "method": config.method,
@@ -206,7 +206,7 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
         "setting": config.setting(),
         "round": number,
         "rounds": config.train.rounds,
-        "scores": scores,
+        **({"scores": judge(experiment, state["server"])} if due else {}),
         "weights": minutes["weights"] or numbers.get("weights", {}),
         "told": numbers,
         "aside": minutes["aside"],
@@ -214,6 +214,26 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
         "down": dict(minutes["down"]),
         "kept": {name: _kept(slots) for name, slots in experiment.federation.slots.items()},
     }
+
+
+def judge(experiment: Experiment, server: Tree) -> dict[str, Any]:
+    """How good the model is on every split of every domain; of several models, the mean.
+
+    A client's in-domain test is of its own model alone, where the method judges one of each client's.
+    """
+    models = experiment.method.judged(server)
+    every = list(models.values())
+    scores: dict[str, Any] = {}
+    for name, split in experiment.vals.items():
+        scores[name] = {"val": _numbers(experiment, every, split)}
+        several = experiment.homes[name] != name
+        if several:
+            scores[name] |= {"domain": experiment.homes[name], "images": len(split[1])}
+        if name in experiment.owns:
+            own = experiment.owns[name]
+            scores[name]["own_test"] = _numbers(experiment, [models[name]] if name in models else every, own)
+            scores[name] |= {"own_images": len(own[1])} if several else {}
+    return scores | {name: {"test": _numbers(experiment, every, split)} for name, split in experiment.tests.items()}
 
 
 def told(state: Tree) -> dict[str, Any]:

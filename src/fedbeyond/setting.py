@@ -33,6 +33,7 @@ def division(config: Config, domains: Domains) -> Division:
     rules = Rules(
         train.validation, train.clients_per_domain, train.label_skew, train.mixing, train.disjoint, train.target_part
     )
+    rules = rules._replace(test=train.test)
     return divide(domains, config.target, config.seed, rules)
 
 

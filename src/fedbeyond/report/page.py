@@ -9,7 +9,7 @@ import jinja2
 
 from .. import __version__
 from ..data.splits import unseen_domains
-from ..results import Line
+from ..results import Line, judged
 from . import beside, cost, statistics
 from .beside import Beside
 from .table import Table, rows, runs, unseen
@@ -38,7 +38,7 @@ def page(
         baseline=baseline,
         differences=statistics.rows(table, baseline) if len(table.methods) > 1 else [],
         about=statistics.caption(table, baseline),
-        charts=[chart(every, table, target) for target in table.targets],
+        charts=[chart([judged(run) for run in every], table, target) for target in table.targets],
         width=WIDTH,
         height=HEIGHT,
         ledger=ledger(every, table),
