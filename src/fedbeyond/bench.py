@@ -66,9 +66,23 @@ def run_all(config: Config, out: Path, device: str, threads: int, jobs: int = 1,
     if len(failures) < total:
         print()
         write_report([out], "source-validation", "text", None)
+        if config.bench.figures:
+            draw_figures(config.bench.figures, out, device)
         write_report([out], "source-validation", "html", out / "report.html")
     if failures:
         raise FederationError(f"{len(failures)} of {total} runs broke down: {' | '.join(failures.values())}")
+
+
+def draw_figures(kinds: Iterable[str], out: Path, device: str) -> None:
+    """Draw figures of a grid's runs for its page; what cannot be drawn is said, and stops nothing."""
+    from .figures.draw import draw
+
+    for kind in kinds:
+        try:
+            for _, paths in draw(kind, [out], device=device):
+                print(f"figure: {paths[1]}")
+        except FedbeyondError as error:
+            print(f"left out: figure {kind}: {error}", file=sys.stderr)
 
 
 def help_out(config: Config, out: Path, device: str, threads: int, tensorboard: bool = False) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from .errors import FedbeyondError
+from .figures import KINDS
 
 app = typer.Typer(
     help="Federated domain generalization: train at several sites, work at one that took no part.",
@@ -27,6 +28,7 @@ Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: cuda if there is one.")]
 Events = Annotated[bool, typer.Option("--tensorboard", help="Also TensorBoard's event files, beside each run.")]
 Threads = Annotated[int, typer.Option(help="Threads to compute with; 0: every core.", min=0)]
+FIGURES = "\n".join(f"{name + ':':12}{kind.about}" for name, kind in KINDS.items())
 
 
 def main() -> None:
@@ -139,6 +141,26 @@ def report(
     from .bench import write_report
 
     write_report(runs, select, style, out, beside, metric, baseline, cost, where, figures)
+
+
+@app.command(help=f"Draw what needs a run's model and data, and write its numbers beside it.\n\n\b\n{FIGURES}")
+def figure(
+    kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}.")],
+    runs: Annotated[list[Path], typer.Argument(help="A run's folder, or folders of many.")],
+    out: Annotated[Path | None, typer.Option(help="The folder to write into; none: RUNS/figures.")] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", "-t", help="Of runs with it unseen; none: the first.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of runs with this seed; none: the lowest.")] = None,
+    method: Annotated[list[str], typer.Option("--method", "-m", help="Of these alone; may be given again.")] = [],  # noqa: B006
+    device: Device = "auto",
+    threads: Threads = 1,
+) -> None:
+    from .bench import machine
+    from .figures.draw import draw
+
+    for made, paths in draw(kind, runs, out, target, seed, method, machine(device, threads)):
+        print(f"{made.title}. {made.caption}\nfigure: {', '.join(map(str, paths))}")
 
 
 @app.command()

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from . import spelling
 from .errors import ConfigError
+from .figures import KINDS
 from .registry import nearest
 
 
@@ -44,10 +45,17 @@ def _share_or_none(value: object) -> object:
     return 0.0 if value == 0 else _share(value)
 
 
+def _figure(value: object) -> object:
+    if isinstance(value, str) and value in KINDS:
+        return value
+    raise ValueError(f"no such figure; {nearest(str(value), KINDS)}")
+
+
 Spelling = Annotated[str, BeforeValidator(_spelling)]
 Choice = Annotated[str, BeforeValidator(_spelling_or_none)]
 Target = Annotated[str, BeforeValidator(_together)]
 Count = Annotated[int, Field(gt=0)]
+FigureKind = Annotated[str, BeforeValidator(_figure)]
 
 
 Share = float | Literal["field"]
@@ -108,6 +116,7 @@ class Bench:
     methods: tuple[Spelling, ...] = ()
     targets: tuple[Target, ...] = ()  # nor a single run's: every domain in turn
     seeds: tuple[int, ...] = ()
+    figures: tuple[FigureKind, ...] = ()  # drawn in the end, for the page; they change no run
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
