@@ -66,6 +66,8 @@ def page(
         pooled=list(dict.fromkeys(run[0]["method"] for run in every if POOLED in run[0]["left"])),
         costs=cost.rows([line for run in every for line in run], times),
         about_costs=cost.CAPTION,
+        sites=cost.by_site([line for run in every for line in run]),
+        about_sites=cost.BY_SITE,
         aside=aside(every)[:ASIDE],
         digests=Counter(run[0]["setting"] for run in every),
         settings=settings(origin.configs),
