@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: setup demo test clean
 .DEFAULT_GOAL := demo
@@ -16,13 +17,18 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	  || { echo "fedbeyond needs Python 3.11 or newer; try: make setup PYTHON=python3.11"; exit 1; }
 	@echo "setting up $(VENV) (PyTorch is large: this takes a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/ready-to-test: $(VENV)/ready
+	@echo "adding what tests need: linters, a browser's driver, Flower, ONNX, TensorBoard"
+	@$(INSTALL) --editable '.[dev]'
 	@touch $@
 
 demo: setup
 	@$(BIN)/fedbeyond bench benchmarks/demo.toml --jobs 2
 
-test: setup
+test: $(VENV)/ready-to-test
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
