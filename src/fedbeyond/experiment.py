@@ -4,12 +4,13 @@ import fcntl
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from . import __version__, checkpoint, registry, results, tree
 from .checkpoint import storing
@@ -19,15 +20,25 @@ from .data.images import Split
 from .data.pooling import POOLED, pool
 from .data.site import Site
 from .errors import BusyError, ConfigError, StorageError
-from .evaluate import evaluate
-from .federation import Simulator, participants, play, start
-from .gate import Gate, Left
+from .evaluate import on_average
+from .federation import Engine, Simulator, participants, play, start
+from .gate import Failure, Gate, Left
 from .method import Method
-from .nets import Networks, Task, read, write
+from .nets import Networks, Task, read
 from .results import RESULTS, TIMES, Line, selection
 from .server import Round
 from .setting import adapted, dataset, division, networks, public, require, sources
 from .tree import Tree
+
+
+class Judgement(NamedTuple):
+    """How good the global model is wherever somebody looked, and who should have looked but did not."""
+
+    scores: dict[str, Any]
+    aside: list[Failure]
+
+
+Judges = Callable[[Sequence[Tree]], Judgement]  # of several models, the mean is meant
 
 
 class Experiment(NamedTuple):
@@ -36,10 +47,11 @@ class Experiment(NamedTuple):
     config: Config
     method: Method
     nets: Networks
-    federation: Simulator
+    federation: Engine
     gate: Gate
-    vals: dict[str, Split]  # what each client validates on
-    tests: dict[str, Split]  # the unseen domains
+    judges: Judges
+    vals: dict[str, Split]  # what each client validates on; none if it is not here
+    tests: dict[str, Split]  # the unseen domains, likewise
     homes: dict[str, str]  # the domain that each client stands for
 
 
@@ -71,7 +83,22 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     sites = [Site(name, splits, nets, **settings) for name, splits in data.items()]
     shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
     gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, train.quorum)
-    return Experiment(config, method, nets, Simulator(method.client, sites), gate, vals, tests, homes)
+    judges = judges_here(nets["model"], vals, tests, homes)
+    return Experiment(config, method, nets, Simulator(method.client, sites), gate, judges, vals, tests, homes)
+
+
+def judges_here(net: nn.Module, vals: dict[str, Split], tests: dict[str, Split], homes: dict[str, str]) -> Judges:
+    """Judges that have everybody's images before them."""
+
+    def judge(models: Sequence[Tree]) -> Judgement:
+        scores: dict[str, Any] = {}
+        for name, split in vals.items():
+            scores[name] = {"val": on_average(net, models, split)}
+            if homes[name] != name:  # one of several clients
+                scores[name] |= {"domain": homes[name], "images": len(split[1])}
+        return Judgement(scores | {name: {"test": on_average(net, models, tests[name])} for name in tests}, [])
+
+    return judge
 
 
 def place(out: Path, config: Config) -> Path:
@@ -132,9 +159,8 @@ def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
         for number in range(first, total):
             began = time.perf_counter()
             asked = participants(clients, config.train.clients_per_round, config.seed, number)
-            state, minutes = play(
-                experiment.method, state, Round(number, total, asked, clients, config.seed), federation, experiment.gate
-            )
+            now = Round(number, total, asked, clients, config.seed, config.digest())
+            state, minutes = play(experiment.method, state, now, federation, experiment.gate)
             line = describe(experiment, number, state, minutes)
             results.append(folder / RESULTS, line)  # before the checkpoint: what has none is trimmed and redone
             spent = {"round": number, "seconds": round(time.perf_counter() - began, 4)}
@@ -143,7 +169,7 @@ def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
                 best = selection(line)
                 checkpoint.save(folder / "best.safetensors", state["server"]["model"], round=number)
             checkpoint.save(
-                folder / "checkpoint.safetensors", {"state": state, "slots": federation.slots}, rounds=number + 1
+                folder / "checkpoint.safetensors", {"state": state, "slots": federation.state()}, rounds=number + 1
             )
             yield line
         checkpoint.write(folder / "done", b"")
@@ -161,7 +187,7 @@ def resume(experiment: Experiment, path: Path) -> tuple[Tree, int]:
         federation.enrol()
         return start(experiment.method, federation.clients, experiment.gate.nets), 0
     saved, notes = checkpoint.load(path)
-    federation.slots = saved["slots"]
+    federation.restore(saved["slots"])
     return saved["state"], int(notes["rounds"])
 
 
@@ -184,13 +210,7 @@ def claimed(folder: Path, config: Config) -> Iterator[None]:
 def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str, Any]) -> Line:
     """The line of a round: how good the global model is everywhere, and what happened."""
     config = experiment.config
-    models = list(experiment.method.judged(state["server"]).values())
-    scores: dict[str, Any] = {}
-    for name, split in experiment.vals.items():
-        scores[name] = {"val": _numbers(experiment, models, split)}
-        if experiment.homes[name] != name:  # one of several clients
-            scores[name] |= {"domain": experiment.homes[name], "images": len(split[1])}
-    scores |= {name: {"test": _numbers(experiment, models, split)} for name, split in experiment.tests.items()}
+    scores, absent = experiment.judges(list(experiment.method.judged(state["server"]).values()))
     numbers = told(state["weighting"]) | told(state["server"])
     return {
         "method": config.method,
@@ -202,35 +222,16 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
         "scores": scores,
         "weights": minutes["weights"] or numbers.get("weights", {}),
         "told": numbers,
-        "aside": minutes["aside"],
+        "aside": minutes["aside"] + [{"site": f.client, "request": "evaluate", "reason": f.reason} for f in absent],
         "left": _ledger(minutes["left"]),
         "down": dict(minutes["down"]),
-        "kept": {name: _kept(slots) for name, slots in experiment.federation.slots.items()},
+        "kept": dict(experiment.federation.kept),
     }
 
 
 def told(state: Tree) -> dict[str, Any]:
     """The small numbers that a method keeps under "told", for whoever reads the results."""
     return tree.map(lambda leaf: leaf.item(), state.get("told", {}))  # type: ignore[no-any-return]
-
-
-def _numbers(experiment: Experiment, models: list[Tree], split: Split) -> dict[str, Any]:
-    """How good the models are on a split; of several, the mean."""
-    net = experiment.nets["model"]
-    found = [evaluate(write(net, model), split) for model in models]
-    return found[0] if len(found) == 1 else {key: _middle([one.get(key) for one in found]) for key in found[0]}
-
-
-def _middle(values: list[Any]) -> Any:
-    """The mean of numbers, or of lists of them, place by place; none where one is missing."""
-    if isinstance(values[0], list):
-        return [_middle(list(each)) for each in zip(*values, strict=True)]
-    return None if None in values else sum(values) / len(values)
-
-
-def _kept(slots: Tree) -> int:
-    """Bytes of what a site keeps for the next round."""
-    return tree.size(slots.get("pending", slots)["private"])
 
 
 def _ledger(left: list[Left]) -> dict[str, dict[str, dict[str, int]]]:

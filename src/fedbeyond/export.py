@@ -59,7 +59,7 @@ def configuration(run: Path) -> Config:
 def card(setup: Experiment, line: Line, heat: float) -> dict[str, Any]:
     """What a user of the model has to know."""
     config = setup.config
-    domains = {name: len(site.data["train"][1]) for name, site in setup.federation.sites.items()}
+    domains = dict(setup.federation.sizes)
     found = line["scores"].items()
     shape = list(next(iter(setup.tests.values()))[0].shape[1:])
     return {
