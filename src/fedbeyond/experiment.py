@@ -27,7 +27,7 @@ from .method import Method
 from .nets import Networks, Task, read
 from .results import RESULTS, TIMES, Line, selection
 from .server import Round
-from .setting import adapted, dataset, division, networks, public, require, sources
+from .setting import dataset, division, method_of, networks, of_a_site, public, require, sources
 from .tree import Tree
 
 
@@ -57,12 +57,9 @@ class Experiment(NamedTuple):
 
 def prepare(config: Config, device: str = "cpu") -> Experiment:
     """Put a run together without training anything."""
-    registry.load_plugins(config.plugins)
-    optimizer = registry.make_one("optimizers", config.optimizer)
-    method = adapted(registry.build(config.method, optimizer=optimizer), config.train)
+    method = method_of(config)
     network = registry.make_one("networks", config.network)
     domains = dataset(config.data)
-    train = config.train
     divided = division(config, domains)
     data, tests = hand_out(domains, divided)
     homes = {name: holding.domain for name, holding in divided.clients.items()}
@@ -70,9 +67,7 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     require(method, config, many)
     shape = tuple(next(iter(tests.values()))[0].shape[1:])
     nets = networks(method, Task(domains.classes, shape, network, many), config.seed, device)
-    settings: dict[str, Any] = {"batch_size": train.batch_size, "epochs": train.epochs, "rounds": train.rounds}
-    settings |= {"schedule": registry.make_one("schedules", train.schedule)}
-    settings |= {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}
+    settings = of_a_site(config, method, device)
     vals = {name: splits["val"] for name, splits in data.items()}
     if method.pooled:
         pooled, origin = pool(data, homes)
@@ -82,7 +77,7 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
         data = {name: splits | {"public": shown} for name, splits in data.items()}
     sites = [Site(name, splits, nets, **settings) for name, splits in data.items()]
     shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
-    gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, train.quorum)
+    gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, config.train.quorum)
     judges = judges_here(nets["model"], vals, tests, homes)
     return Experiment(config, method, nets, Simulator(method.client, sites), gate, judges, vals, tests, homes)
 

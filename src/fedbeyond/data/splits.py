@@ -57,7 +57,17 @@ def divide(domains: Domains, target: str | None, seed: int, rules: Rules = PLAIN
     A domain is one client, or several, among whom its labels are spread evenly or with a Dirichlet skew; then clients
     swap images as far as `mixing` says; then each keeps some for validation.
     """
-    own = sources(sorted(domains.images), target)
+    clients = holdings(domains, sources(sorted(domains.images), target), seed, rules)
+    return Division(clients, {name: left_out(domains, name, rules) for name in unseen_domains(target)})
+
+
+def left_out(domains: Domains, domain: str, rules: Rules) -> Array:
+    """The rows of a domain that takes no part: all, or the field's own test part."""
+    return everything(domains, domain) if rules.target_part == "whole" else fold(domains, domain, "test")
+
+
+def holdings(domains: Domains, own: list[str], seed: int, rules: Rules) -> dict[str, Holding]:
+    """What the clients of the domains `own` hold; without mixing it does not depend on other domains."""
     table = Table.of(domains, own, rules)
     held, homes = {}, {}
     for place, domain in enumerate(own):
@@ -73,10 +83,7 @@ def divide(domains: Domains, target: str | None, seed: int, rules: Rules = PLAIN
         else:
             train, val = cut(table.unit[rows], rules.validation, name, seed)
         clients[name] = Holding(homes[name], table.by_domain(own, rows[train]), table.by_domain(own, rows[val]))
-    whole = rules.target_part == "whole"
-    unseen = unseen_domains(target)
-    tests = {name: everything(domains, name) if whole else fold(domains, name, "test") for name in unseen}
-    return Division(clients, tests)
+    return clients
 
 
 UNUSED, TRAIN, VAL = -1, 0, 1
