@@ -193,11 +193,15 @@ def test_who_is_none_of_ours_takes_no_part(config, tmp_path, capsys):
 
 def test_a_machine_cannot_take_the_name_of_another(config, tmp_path, capsys):
     grid = federation(tmp_path / "sites", guests=(), names=("cartoon", "painting", "photo", "photo"))
-    grid.names = {100: "cartoon", 99: "painting", 98: "photo", 97: "sketch"}  # as their keys are registered
+    grid.names = {100: "cartoon", 99: "painting", 98: "photo", 97: "spy"}  # as their keys are registered
     play(config, grid, tmp_path / "run", guests=())
-    assert "node 97 takes no part: it says it is 'photo', and its key is that of 'sketch'" in capsys.readouterr().out
+    assert "node 97 takes no part: the federation has no site 'spy'" in capsys.readouterr().out
+    assert 97 not in {message.metadata.dst_node_id for message in grid.heard}  # it was told nothing
+    grid.names = {100: "cartoon", 99: "photo", 97: "spy"}
+    flower.Lines(grid, 0.05).meet(Letter(ENROL, network_notes(config)), SITES)
+    assert "node 99 takes no part: it says it is 'painting', and its key is that of 'photo'" in capsys.readouterr().out
     grid.names = {}
-    flower.Lines(grid, 1).meet(Letter(ENROL, network_notes(config)), SITES)
+    flower.Lines(grid, 0.05).meet(Letter(ENROL, network_notes(config)), (*SITES, "nobody"))
     assert "takes no part: another machine is 'photo' already" in capsys.readouterr().out
 
 

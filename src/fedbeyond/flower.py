@@ -10,15 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# nothing is reported to anybody, nothing is installed while a run goes on; processes we start are told the same
-SILENT = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
-os.environ.update(SILENT)  # before Flower is imported: it looks once
+from .errors import ConfigError
+from .operators import SILENT
 
-from .errors import ConfigError  # noqa: E402
+os.environ.update(SILENT)  # before Flower is imported: it looks once
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -27,14 +22,14 @@ try:
 except ImportError as error:
     raise ConfigError(f"Flower is not installed ({error}); pip install 'fedbeyond[flower]'") from None
 
-import torch  # noqa: E402
+import torch
 
-from . import experiment, network  # noqa: E402
-from .checkpoint import pack  # noqa: E402
-from .config import parse  # noqa: E402
-from .gate import Failure  # noqa: E402
-from .host import Machine, respond  # noqa: E402
-from .letters import ASK, ENROL, EVALUATE, Letter, failure, opened  # noqa: E402
+from . import experiment, network
+from .checkpoint import pack
+from .config import parse
+from .gate import Failure
+from .host import Machine, respond
+from .letters import ASK, ENROL, EVALUATE, Letter, failure, opened
 
 TYPES = {ENROL: "query.enrol", ASK: "train.ask", EVALUATE: "evaluate.models"}  # as Flower names and routes them
 PAUSE = 0.5  # seconds between two looks for answers
@@ -96,6 +91,9 @@ class Lines:
     def _greet(self) -> dict[str, Letter | Failure]:
         """Ask machines that are not known who they are."""
         registered = {int(node.node_id): str(node.name) for node in self.grid.get_nodes()}
+        for node, own in registered.items():
+            if own and own not in self.expected:  # it need not even be told what is run
+                self.refused[node] = f"the federation has no site {own!r}"
         strangers = [node for node in registered if node not in self.nodes.values() and node not in self.refused]
         met: dict[str, Letter | Failure] = {}
         for node, answer in self._exchange(dict.fromkeys(strangers, self.hello)):
@@ -111,6 +109,8 @@ class Lines:
             else:
                 self.nodes[claimed] = node
                 met[claimed] = Failure(claimed, answer) if isinstance(answer, str) else answer
+            if all(self.nodes.get(name) in registered for name in self.expected):
+                break  # nobody else is waited for
         return met
 
     def _exchange(self, letters: Mapping[int, Letter]) -> Iterator[tuple[int, Letter | str]]:

@@ -41,6 +41,7 @@ class Machine:
     public: str | None = None  # images without labels, for methods that need them
     device: str = "cpu"
     threads: int = 1
+    superlink: str = ""  # where it finds the federation's server, for who starts it
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Machine":
