@@ -18,7 +18,7 @@ from .operators import Charter, environment
 from .setting import dataset, division
 
 STARTING, ENDING = 120.0, 15.0  # seconds that a process may take
-LOOKING = 10.0  # between two questions to Flower what became of a run
+LOOKING = 20.0  # between two questions to Flower what became of a run
 
 
 def try_out(
