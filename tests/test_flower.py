@@ -1,5 +1,6 @@
 """Over Flower every method gives the numbers of the simulator, bit for bit; what goes wrong has a name and a reason."""
 
+import json
 import os
 import re
 import subprocess
@@ -295,3 +296,55 @@ def test_flower_is_imported_in_one_module_alone():
     assert [
         path.name for path in source.rglob("*.py") if re.search(r"^\s*(from|import) flwr", path.read_text(), re.M)
     ] == ["flower.py"]
+
+
+POLICIES = [
+    ('methods = ["fedavg", "ga"]', "does not allow 'fedsb', but fedavg, ga"),
+    (
+        'sends = ["scalars"]',
+        "sends 'model' in answer to 'train', which is parameters; the site's policy lets scalars leave",
+    ),
+    ("most_rounds = 1", "2 rounds are asked for; the site's policy allows 1"),
+    ("least_images = 1000", "images to train on; its policy wants 1000 or more"),
+    ('metods = ["fedavg"]', "metods is not known; did you mean 'methods'?"),
+    ("methods = 3", "the site's policy cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), POLICIES)
+def test_what_a_sites_policy_does_not_allow_is_refused_and_told_to_both_sides(config, text, reason, tmp_path):
+    grid = federation(tmp_path / "sites", guests=())
+    (tmp_path / "policy.toml").write_text(text)
+    grid.apps[98][1]["policy"] = str(tmp_path / "policy.toml")
+    with pytest.raises(FederationError, match=rf"photo: PolicyError: .*{re.escape(reason)}"):
+        play(config, grid, tmp_path / "run", guests=())
+    last = json.loads((tmp_path / "sites" / "photo" / "audit.jsonl").read_text().splitlines()[-1])
+    assert last["way"] == "out" and last["subject"] == "failure" and reason in last["reason"]
+
+
+def test_a_policy_is_looked_at_before_the_data_are(config, tmp_path):
+    (tmp_path / "policy.toml").write_text('methods = ["fedavg"]')
+    own = {"site": "photo", "data": "folder(root='/nowhere')", "folder": tmp_path, "policy": tmp_path / "policy.toml"}
+    assert "PolicyError" in respond(Machine.of(own), Letter(ENROL, network_notes(config))).notes["reason"]
+
+
+def test_more_rounds_than_were_told_are_refused(config, tmp_path):
+    (tmp_path / "policy.toml").write_text("most_rounds = 5")
+    machine = Machine.of(federation(tmp_path).apps[98][1] | {"policy": tmp_path / "policy.toml"})
+    asked = Letter(ASK, network_notes(config) | {"kind": "train", "round": 5, "ticket": 9}, {})
+    assert "6 rounds are asked for; the site's policy allows 5" in respond(machine, asked).notes["reason"]
+
+
+def test_every_letter_leaves_a_line_in_the_sites_log_and_no_content(config, tmp_path):
+    grid = federation(tmp_path / "sites")
+    play(config, grid, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "sites" / "photo" / "audit.jsonl").read_text().splitlines()]
+    said = [(line["way"], line["subject"], line.get("round"), line.get("kind")) for line in lines]
+    round_of = [("in", "ask", 0, "train"), ("out", "reply", 0, "train")]
+    judging = [("in", "evaluate", None, None), ("out", "reply", None, None)]
+    assert said[:6] == [("in", "enrol", None, None), ("out", "reply", None, None), *round_of, *judging]
+    assert len(lines) == 2 + 2 * 4 and lines[3]["bytes"] > lines[1]["bytes"] == 0
+    assert all(len(line["sha256"]) == 64 and "scores" not in line and "config" not in line for line in lines)
+    left = experiment.lines(tmp_path / "run")[0]["left"]["photo"]
+    assert lines[3]["bytes"] == sum(size for names in left.values() for size in names.values())
+    assert lines[3]["names"] == sorted(name for names in left.values() for name in names)

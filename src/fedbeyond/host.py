@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,10 +18,11 @@ from .data.division import completed, taken
 from .data.images import Domains, Split
 from .data.site import Site
 from .data.splits import holdings, left_out
-from .errors import ConfigError, DataError, FederationError
+from .errors import ConfigError, DataError, FederationError, StorageError
 from .evaluate import on_average
 from .letters import ASK, ENROL, EVALUATE, REPLY, Letter, failure
 from .nets import Task
+from .policy import Policy, audit
 from .registry import nearest
 from .server import Post, Request
 from .setting import dataset, method_of, networks, of_a_site, public, rules
@@ -41,6 +43,7 @@ class Machine:
     public: str | None = None  # images without labels, for methods that need them
     device: str = "cpu"
     threads: int = 1
+    policy: Path | None = None  # what it allows
     superlink: str = ""  # where it finds the federation's server, for who starts it
 
     @classmethod
@@ -73,13 +76,16 @@ class Host(NamedTuple):
     facts: dict[str, Any]  # what it tells when it enrols
 
 
-def host(machine: Machine, config: Config, sources: int) -> Host:
+def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Host:
     """The site as a run needs it, on its own data."""
     if config.plugins or config.train.split or config.train.mixing:
         raise ConfigError("plugins, train.split and train.mixing cannot be told to a site on another machine")
-    method, domains = method_of(config), own_data(machine)
+    method = method_of(config)
     if method.pooled:
         raise ConfigError(f"{config.method} pools the data of all sites, which no federation can")
+    policy = Policy.read(machine.policy) if machine.policy else Policy()
+    policy.allow(config, method, number)
+    domains = own_data(machine)
     data = held(machine, config, domains)
     shape = tuple(next(iter(data.values()))[0].shape[1:])
     task = Task(domains.classes, shape, registry.make_one("networks", config.network), sources)
@@ -88,6 +94,7 @@ def host(machine: Machine, config: Config, sources: int) -> Host:
     facts |= {"classes": list(domains.classes), "domain": machine.domain or machine.site}
     if machine.role == "guest":
         return Host(machine.site, method.client, None, nets["model"], data, machine.folder, facts)
+    policy.enough(len(data["train"][1]))
     judged = {"val": data["val"]}
     if method.public:
         data = data | {"public": public(config, shape)}
@@ -125,14 +132,20 @@ def held(machine: Machine, config: Config, domains: Domains) -> dict[str, Split]
 
 
 def respond(machine: Machine, letter: Letter) -> Letter:
-    """A site's answer to a letter of the server; what goes wrong is an answer too."""
+    """A site's answer to a letter of the server, and a line of its log for either; what goes wrong is an answer too."""
     try:
+        audit(machine.folder, "in", letter)
         notes = letter.notes
         told = {"data": machine.data} | ({"public": machine.public} if machine.public else {})
         config = parse(notes["config"] | told, "the server's configuration")
-        return reply(host(machine, config, int(notes["sources"])), letter)
+        answered = reply(host(machine, config, int(notes["sources"]), int(notes.get("round", 0))), letter)
+        audit(machine.folder, "out", answered, letter)
+        return answered
     except Exception as error:  # a site that fails says why, as in the simulator
-        return failure(error, site=machine.site)
+        failed = failure(error, site=machine.site)
+        with suppress(StorageError):
+            audit(machine.folder, "out", failed, letter)
+        return failed
 
 
 def reply(host: Host, letter: Letter) -> Letter:

@@ -85,6 +85,8 @@ def node_command(bundle: Path, port: int) -> list[str]:
     bundle = bundle.absolute()
     own = _toml(bundle / SITE_FILE)
     own["folder"] = str(bundle / own["folder"])  # an absolute one stays as it is
+    if "policy" in own:
+        own["policy"] = str(bundle / own["policy"])
     Path(own["folder"]).mkdir(mode=0o700, parents=True, exist_ok=True)
     node = Path(own["folder"]) / "node.toml"
     write(node, toml(own).encode())

@@ -1,4 +1,4 @@
-"""A whole federation on this machine, for a trial: a server and one process a site, with TLS and keys as in earnest."""
+"""The processes of a federation: its server, a site, or all of them on this machine, with TLS and keys, for a trial."""
 
 import os
 import signal
@@ -57,6 +57,16 @@ def follow(folder: Path, config: Config, out: Path, number: str, tell: Callable[
         if time.monotonic() > end:
             raise FederationError(f"the run is not over after {patience:g} s; see the logs in {folder}")
         time.sleep(0.5)
+
+
+@contextmanager
+def hold() -> Iterator[None]:
+    """Be ended as by Ctrl-C when told to terminate, so that what was started ends too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
