@@ -16,6 +16,7 @@ import pytest
 from fedbeyond import experiment, keys, operators, trial
 from fedbeyond.config import Config, Train
 from fedbeyond.operators import Charter
+from fedbeyond.preflight import preflight
 
 SITES = ("cartoon", "painting", "photo")
 pytestmark = pytest.mark.loopback
@@ -80,6 +81,12 @@ def test_the_server_speaks_tls_alone_and_with_its_own_authority(running, tmp_pat
     keys.certify(tmp_path, "127.0.0.1")
     with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
         get(running, "https", context=ssl.create_default_context(cafile=str(tmp_path / keys.CA)))
+
+
+def test_preflight_finds_the_server_and_the_clocks_agree(running):
+    found = {finding.what: finding for finding in preflight(running.folder / "sites" / "photo")}
+    assert all(finding.well for finding in found.values()), found
+    assert found["clock"].told.endswith("the server's") and "answers under the federation's" in found["server"].told
 
 
 def wait_for(log, words, process, seconds=60):

@@ -16,7 +16,7 @@ Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
 def add(app: typer.Typer) -> None:
     """Put the commands on the command line."""
     app.add_typer(federation, name="federation")
-    for command in (serve, join, submit, status, logs, stop):
+    for command in (serve, join, preflight, submit, status, logs, stop):
         app.command()(command)
     app.command("local-federation")(local_federation)
 
@@ -62,6 +62,21 @@ def join(
     with hold(), joined(bundle, port or free_ports(1)[0]) as process:
         print(f"taking part; log: {bundle / 'site.log'}", flush=True)
         raise typer.Exit(process.wait())
+
+
+def preflight(
+    bundle: Annotated[Path, typer.Argument(help="The site's own folder, with site.toml and key.")],
+    config: Annotated[Path | None, typer.Argument(help="A run: what would it send from this site?")] = None,
+) -> None:
+    """Look whether a site is ready to take part, and print what a run would send from it; exit code 1 if it is not."""
+    from .config import load
+    from .preflight import preflight
+
+    found = []
+    for finding in preflight(bundle, load(config) if config else None):
+        found.append(finding.well)
+        print(f"{'ok ' if finding.well else 'NOT'} {finding.what:9} {finding.told}")
+    raise typer.Exit(0 if all(found) else 1)
 
 
 def submit(

@@ -40,16 +40,21 @@ class Charter(NamedTuple):
 
 def init(folder: Path, charter: Charter, own: Mapping[str, Mapping[str, Any]] | None = None) -> None:
     """Write a federation's folder: the server's certificates, and for each site a key and settings to fill in."""
-    for name in (*charter.sites, *charter.guests):
+    everybody = (*charter.sites, *charter.guests)
+    if not charter.sites:
+        raise ConfigError("a federation needs a site that trains; name one with --site")
+    for name in everybody:
         if not re.fullmatch(r"[\w-]+", name):
             raise ConfigError(f"a site's name is made of letters, digits, - and _, not {name!r}")
+        if everybody.count(name) > 1:
+            raise ConfigError(f"a site's name is its own, and {name!r} is there twice")
     for address in (charter.address, charter.bind):
         if not re.fullmatch(r".+:\d+", address):
             raise ConfigError(f"an address is host:port, as in link.example.org:8443, not {address!r}")
     hosts = [address.rpartition(":")[0] for address in (charter.address, charter.bind)]
     keys.certify(folder / "server", *hosts, "127.0.0.1", "localhost")
     authority = (folder / "server" / keys.CA).read_bytes()
-    for name in (*charter.sites, *charter.guests):
+    for name in everybody:
         bundle = folder / "sites" / name
         keys.public(folder / "server" / "sites" / f"{name}.pub", keys.pair(bundle))
         keys.public(bundle / keys.CA, authority)
@@ -82,17 +87,19 @@ def link_command(folder: Path) -> list[str]:
 
 def node_command(bundle: Path, port: int) -> list[str]:
     """What starts a site; `port` is for its own processes, on its own machine."""
-    bundle = bundle.absolute()
-    own = _toml(bundle / SITE_FILE)
-    own["folder"] = str(bundle / own["folder"])  # an absolute one stays as it is
-    if "policy" in own:
-        own["policy"] = str(bundle / own["policy"])
+    bundle, own = bundle.absolute(), site_settings(bundle)
     Path(own["folder"]).mkdir(mode=0o700, parents=True, exist_ok=True)
     node = Path(own["folder"]) / "node.toml"
     write(node, toml(own).encode())
     words = ["--superlink", own["superlink"], "--root-certificates", str(bundle / keys.CA), "--node-config", str(node)]
     words += ["--auth-supernode-private-key", str(bundle / keys.SITE_KEY)]
     return [program("flower-supernode"), *words, "--host", "127.0.0.1", "--port", str(port)]
+
+
+def site_settings(bundle: Path) -> dict[str, Any]:
+    """What a site says of itself, its paths seen from its folder."""
+    own = _toml(bundle / SITE_FILE)
+    return own | {key: str(bundle.absolute() / own[key]) for key in ("folder", "policy") if key in own}
 
 
 def register(folder: Path) -> None:
