@@ -30,9 +30,10 @@ class Carrier(Protocol):
 class Network:
     """An engine over a carrier. Sites keep their private states themselves, and judge models on their own images."""
 
-    def __init__(self, carrier: Carrier, run: dict[str, Any], sites: Answers, guests: Sequence[str] = ()) -> None:
+    def __init__(self, carrier: Carrier, run: dict[str, Any], met: Answers, guests: Sequence[str] = ()) -> None:
         self.carrier, self.run, self.guests = carrier, run, tuple(sorted(guests))
-        self.facts = {name: sites[name].notes for name in sorted(sites) if isinstance(sites[name], Letter)}  # type: ignore[union-attr]
+        letters = {name: answer for name, answer in sorted(met.items()) if isinstance(answer, Letter)}
+        self.facts = {name: letter.notes for name, letter in letters.items()}
         self._kept = {name: int(facts["kept"]) for name, facts in self.facts.items()}
 
     @property
