@@ -11,7 +11,7 @@ SMALL = {  # the same methods, quicker: less to train, and no warm-up that outla
     "ats": "ats(width=2, warmup=1)",
 }
 
-REFUSED = [  # the server weighs for itself, or there is one site
+REFUSED = [  # the server weighs for itself, there is one site, or nothing would come of it
     *["feddag+ga", "feddag+sha"],
     *["local+ga", "local+sha"],
     *["erm+ga", "erm+sha"],
@@ -19,6 +19,7 @@ REFUSED = [  # the server weighs for itself, or there is one site
     *["arfl+ga", "arfl+sha"],
     *["afl+ga", "afl+sha"],
     *["csac+ga", "csac+sha"],
+    "harmofl+am",  # gives every image the same amplitudes, whatever they were mixed with before
 ]
 
 SHARP = ["fedsam", "harmofl"]  # look uphill of their own accord: under SAM they keep their own rho
@@ -28,15 +29,14 @@ FAINT = {  # what does something at its defaults, but not on the toy
     "fedsb(budget=3)+sha": "fedsb(budget=3)+sha(beta=3)",
 }
 
-ABSORBED = ["harmofl+am"]  # harmofl gives every image the same amplitudes, whatever they were mixed with before
-
 SWITCHES = {  # a method's spelling, and options that must each change the model that comes out of it
     "fedavg": ["weighting=uniform"],
     "fedprox": ["mu=0.5"],
     "fednova": ["mu=0.5"],
     "fedavg+ga": [
-        "step=0", "step=0.2", "decay=false", "metric=accuracy", "center=false", "norm=max", "shared_step=true",
+        "step=0", "step=0.2", "decay=false", "metric=accuracy", "center=false", "shared_step=true",
     ],
+    "fedsb+ga(step=0.2)": ["norm=max"],
     "fedsb(budget=2)": ["smoothing=0", "smoothing=0.3", "budget=none", "budget=4", "fresh=false"],
     "fedgca(beta=1)": [
         "views=0", "views=3", "alpha=0", "alpha=1", "beta=0", "pg=false", "p=false, pg=false", "mg=false",

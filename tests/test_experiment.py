@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbeyond import checkpoint, experiment, results
+from fedbeyond import bench, checkpoint, experiment, results
 from fedbeyond.config import Config, Train
 from fedbeyond.errors import ConfigError, FederationError, StorageError
+from fedbeyond.evaluate import evaluate
 from fedbeyond.federation import participants
+from fedbeyond.nets import write
 from fedbeyond.report import table
 
 FILES = ("results.jsonl", "checkpoint.safetensors", "best.safetensors", "config.json", "done")
@@ -281,3 +283,52 @@ def test_the_learning_rate_follows_its_schedule(small, tmp_path):
         ends[schedule] = [line["scores"]["painting"]["val"]["loss"] for line in experiment.lines(folder)]
     assert len({losses[0] for losses in ends.values()}) == 1  # the first round is the same for all
     assert len({losses[1] for losses in ends.values()}) == 3
+
+
+def test_rounds_between_are_not_judged_and_the_others_say_the_same(config, tmp_path):
+    every = finish(replace(config, train=Train(rounds=5, batch_size=8)), tmp_path / "every")
+    some_config = replace(config, train=Train(rounds=5, batch_size=8, evaluate_every=2))
+    some = finish(some_config, tmp_path / "some")
+    assert [line["round"] for line in results.judged(some)] == [1, 3, 4]  # every second, and the last
+    for one, other in zip(every, some, strict=True):
+        kept = {key: value for key, value in one.items() if key != "setting" and key in other}
+        assert kept == {key: value for key, value in other.items() if key != "setting"}
+    best = max(results.judged(some), key=results.selection)
+    assert checkpoint.load(tmp_path / "some" / "best.safetensors")[1] == {"round": best["round"]}
+    assert experiment.finished(tmp_path / "some", some_config)
+    assert results.load([tmp_path / "some"]) == some
+    assert [bench.tell(line) for line in some][::4] == ["round 1/5", bench.tell(every[4])]
+
+
+def test_stopped_between_judged_rounds_a_run_ends_with_the_same_bytes(config, tmp_path):
+    some = replace(config, train=Train(rounds=5, batch_size=8, evaluate_every=2))
+    finish(some, tmp_path / "whole")
+    for stop in range(1, 5):
+        folder = tmp_path / f"torn-{stop}"
+        lines = experiment.run(experiment.prepare(some), folder)
+        for _ in range(stop):
+            next(lines)
+        lines.close()
+        finish(some, folder)
+        assert contents(folder) == contents(tmp_path / "whole")
+
+
+def test_new_keys_at_their_defaults_do_not_change_what_a_run_is(config):
+    assert not {"test", "evaluate_every"} & config.identity()["train"].keys()
+    train = replace(config.train, test=0.2, evaluate_every=3)
+    assert {"test": 0.2, "evaluate_every": 3}.items() <= replace(config, train=train).identity()["train"].items()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local", "fedbn", "perfedavg"])
+def test_an_in_domain_test_is_of_images_kept_apart_and_of_a_sites_own_model_where_there_is_one(method, small, tmp_path):
+    train = Train(rounds=2, batch_size=8, test=0.3)
+    config = Config(method=method, train=train, **small)
+    setup = experiment.prepare(config)
+    *_, last = experiment.run(setup, tmp_path)
+    server = checkpoint.load(tmp_path / "checkpoint.safetensors")[0]["state"]["server"]
+    for name, split in setup.owns.items():
+        model = server["models"][name] if method == "local" else server["model"]
+        want = evaluate(write(setup.nets["model"], model), split)
+        assert last["scores"][name]["own_test"] == want and set(last["scores"][name]) == {"val", "own_test"}
+    assert setup.owns.keys() == setup.federation.sites.keys() and set(last["scores"]["sketch"]) == {"test"}
+    assert all(set(site.data) == {"train", "val"} for site in setup.federation.sites.values())

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedbeyond import checkpoint, cli, experiment
 from fedbeyond.config import parse
-from fedbeyond.errors import ConfigError, StorageError
+from fedbeyond.errors import ConfigError, DataError, StorageError
 from fedbeyond.evaluate import scores
 from fedbeyond.export import CARD, Exported, export, temperature
 from fedbeyond.nets import write
@@ -109,3 +109,102 @@ def test_what_is_no_run_or_no_model_is_said(tmp_path):
         export(tmp_path, tmp_path / "model")
     with pytest.raises(StorageError, match="that 'fedbeyond export' wrote"):
         predict(tmp_path, tmp_path, tmp_path / "p.csv")
+
+
+def test_a_file_that_is_not_the_cards_is_noticed(run, tmp_path):
+    out = export(run[0], tmp_path / "model")
+    checkpoint.save(out / "model.safetensors", {"other": torch.zeros(2)})
+    with pytest.raises(StorageError, match=r"is not the file that model\.json describes"):
+        Exported(out)
+
+
+def test_predictions_appear_whole_or_not_at_all(run, tmp_path, monkeypatch):
+    out = export(run[0], tmp_path / "model")
+    (tmp_path / "scans").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "scans" / "a.png")
+    (tmp_path / "p.csv").write_text("of yesterday")
+
+    def stopped(self, given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Exported, "chances", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            predict(out, tmp_path / "scans", tmp_path / "p.csv")
+    assert (tmp_path / "p.csv").read_text() == "of yesterday"
+    assert predict(out, tmp_path / "scans", tmp_path / "new" / "p.csv").number == 1
+    with pytest.raises(StorageError, match="is a folder; give the name of a file"):
+        predict(out, tmp_path / "scans", tmp_path)
+
+
+def test_a_method_without_a_model_of_all_has_nothing_to_export(small, tmp_path):
+    config = parse({**small, "method": "local", "train": {"rounds": 1}})
+    list(experiment.run(experiment.prepare(config), tmp_path))
+    with pytest.raises(ConfigError, match="local makes a model at each site and none of all"):
+        export(tmp_path, tmp_path / "model")
+
+
+def test_a_round_that_was_not_judged_is_not_exported(small, tmp_path):
+    config = parse({**small, "train": {"rounds": 4, "evaluate_every": 2}})
+    lines = experiment.run(experiment.prepare(config), tmp_path)
+    next(lines)
+    with pytest.raises(StorageError, match="no round that was judged"):
+        export(tmp_path, tmp_path / "model")
+    next(lines), next(lines)
+    with pytest.raises(StorageError, match="last round so far was not judged"):
+        export(tmp_path, tmp_path / "model", select="last")
+    assert json.loads((export(tmp_path, tmp_path / "model") / CARD).read_text())["round"] == 2
+    lines.close()
+
+
+@pytest.fixture
+def visits(tmp_path):
+    """Sites whose numbers lie elsewhere, with a category, and with gaps."""
+    rng = torch.Generator().manual_seed(0)
+    rows = ["site,age,kind,ill"]
+    for shift, site in enumerate("nst"):
+        for _ in range(40):
+            ill, noise = int(torch.randint(2, (), generator=rng)), float(torch.randn((), generator=rng))
+            rows.append(f"{site},{50 * shift + 4 * ill + noise:.3f},{'?' if noise > 1.5 else 'ab'[ill]},{ill}")
+    (tmp_path / "visits.csv").write_text("\n".join(rows) + "\n")
+    data = f"table(path='{tmp_path / 'visits.csv'}', site=site, label=ill)"
+    config = parse({"target": "t", "data": data, "network": "mlp(hidden=[8])", "train": {"rounds": 3, "batch_size": 8}})
+    list(experiment.run(experiment.prepare(config), tmp_path / "run"))
+    (tmp_path / "t.csv").write_text("\n".join(["kind;age;note", *(
+        ";".join((row.split(",")[2], row.split(",")[1], "x")) for row in rows[1:] if row.startswith("t")
+    )]) + "\n")  # fmt: skip
+    return tmp_path
+
+
+def test_a_model_of_tables_says_of_a_csv_file_what_it_said_in_the_run(visits):
+    out = export(visits / "run", visits / "model", select="last")
+    assert predict(out, visits / "t.csv", visits / "p.csv") == (40, "rows", [])
+    rows = list(csv.DictReader((visits / "p.csv").read_text().splitlines()))
+    assert [row["row"] for row in rows] == [str(number) for number in range(1, 41)]
+    asked = Exported(out)
+    setup = experiment.prepare(parse({**asked.card["config"]}))
+    x, labels = setup.tests["t"]
+    for row, chances in zip(rows, asked.chances(x[:]), strict=True):
+        assert [float(row["0"]), float(row["1"])] == pytest.approx(chances.tolist(), abs=1e-4)
+    right = sum(int(row["class"]) == label for row, label in zip(rows, labels.tolist(), strict=True)) / 40
+    assert right == pytest.approx(asked.card["scores"]["t"]["test"]["accuracy"]) and right > 0.9
+    assert asked.card["columns"] == {"age": [], "kind": ["a", "b"]} and "pixels" not in asked.card
+
+
+def test_what_a_table_lacks_or_the_model_has_not_learnt_is_told(visits):
+    out, file = export(visits / "run", visits / "model"), visits / "few.csv"
+    for text, message in (
+        ("age\n1\n", "no column 'kind'; its columns are age"),
+        ("age,kind\n1,a\n2,c\n", r"row 2: kind is 'c', expected one of a, b; mend it or leave it empty"),
+        ("age,kind\nold,a\n", r"row 1: age is 'old', expected a number"),
+    ):
+        file.write_text(text)
+        with pytest.raises(DataError, match=message):
+            predict(out, file, visits / "p.csv")
+    with pytest.raises(DataError, match="this is a model of tables, give a CSV file"):
+        predict(out, visits, visits / "p.csv")
+    file.write_text("age,kind\n1,a\n?,b\n")
+    assert (
+        "has 2 rows; numbers are standardised by the rows of the file"
+        in predict(out, file, visits / "p.csv").remarks[0]
+    )

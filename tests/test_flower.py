@@ -94,7 +94,8 @@ def test_a_run_writes_the_files_of_the_simulator_guests_included(config, method,
 
 
 def test_several_clients_of_a_domain_are_several_machines(config, tmp_path):
-    config = replace(config, train=Train(rounds=1, batch_size=8, clients_per_domain=2), data="styles(share=0.1)")
+    train = Train(rounds=2, batch_size=8, clients_per_domain=2, test=0.2, evaluate_every=2)
+    config = replace(config, train=train, data="styles(share=0.1)", method="local")
     names = tuple(f"{domain}-{place}" for domain in SITES for place in range(2))
     list(experiment.run(experiment.prepare(config), tmp_path / "simulated"))
     grid = federation(tmp_path / "sites", names=names)

@@ -72,10 +72,10 @@ def test_tables_come_as_markdown_latex_and_csv():
 def test_the_page_needs_nothing_but_itself_and_escapes_names():
     lines = [*LINES, *[{**entry, "method": "<script>x"} for entry in LINES if entry["method"] == "fedavg"]]
     html = page(lines, table.tabulate(lines))
-    assert "70.0 ± 14.1" in html and "<script" not in html and "&lt;script&gt;x" in html
-    assert "http" not in html and "src=" not in html and "@import" not in html
+    assert '70.0<span class="spread"> ± 14.1</span>' in html
+    assert "<script>x" not in html and "&lt;script&gt;x" in html
+    assert "src=" not in html and "@import" not in html
     assert "1,002" in html  # the most that left a site
-    assert html.count("<polyline") == 6
 
 
 def test_one_run_under_two_settings_is_refused_and_two_runs_under_two_are_marked():
@@ -129,3 +129,33 @@ def test_a_round_is_chosen_by_domains_whose_clients_count_by_their_images():
 
     scores = {"photo-0": client(1.0, 1), "photo-1": client(0.5, 9), "sketch": {"val": {"accuracy": 0.25}}}
     assert selection({"scores": scores}) == pytest.approx((0.55 + 0.25) / 2)
+
+
+def test_rounds_that_were_not_judged_are_passed_over_by_every_rule_and_the_page():
+    pair = [line("fedavg", "a", 0, number, (0.1, 0.9, 0.5)[number], (0.9, 0.3, 0.6)[number]) for number in range(3)]
+    del pair[0]["scores"]
+    rules = {"source-validation": [30], "last": [60], "oracle": [60]}
+    assert {rule: table.tabulate(pair, rule).on("fedavg", "a") for rule in rules} == {
+        rule: pytest.approx(want) for rule, want in rules.items()
+    }
+    drawn = page(pair, table.tabulate(pair))
+    assert 'points="0.0,126.0 320.0,72.0"' in drawn
+
+
+def test_the_table_on_own_is_that_of_in_domain_tests_with_domains_counted_equally():
+    scores = {
+        "x-0": {"val": {"accuracy": 0.1}, "own_test": {"accuracy": 0.5}, "own_images": 30, "domain": "x", "images": 1},
+        "x-1": {"val": {"accuracy": 0.1}, "own_test": {"accuracy": 0.9}, "own_images": 10, "domain": "x", "images": 9},
+        "y": {"val": {"accuracy": 0.1}, "own_test": {"accuracy": 0.2}},
+        "a": {"test": {"accuracy": 0.7}},
+    }
+    lines = [line("fedavg", "a", 0, number, 0.5, 0.7) | {"scores": scores} for number in range(3)]
+    found = table.tabulate(lines, where="own")
+    assert found.on("fedavg", "a") == pytest.approx([100 * ((0.5 * 30 + 0.9 * 10) / 40 + 0.2) / 2])
+    assert "in-domain tests of the sites" in found.caption and "unseen" not in found.what
+    with pytest.raises(ConfigError, match=r"hold no in-domain own_test; run with train.test = 0.1"):
+        table.text(table.tabulate(LINES, where="own"))
+    with pytest.raises(ConfigError, match=r"hold no in-domain auc; .* choose another --metric"):
+        table.text(table.tabulate(lines, metric="auc", where="own"))
+    with pytest.raises(ConfigError, match=r"--on owns is not known"):
+        table.tabulate(LINES, where="owns")

@@ -10,7 +10,7 @@ import torch
 from fedbeyond import experiment, plan, registry, setting
 from fedbeyond.config import Bench, Config, Train
 from fedbeyond.data import saved
-from fedbeyond.data.division import count, hand_out
+from fedbeyond.data.division import count, hand_out, own_tests
 from fedbeyond.data.images import Domains, Notes
 from fedbeyond.data.mixing import nearest
 from fedbeyond.data.splits import Rules, divide, majority, shares
@@ -328,3 +328,75 @@ def test_keys_that_are_not_used_leave_runs_of_before_what_they_were():
     }  # fmt: skip
     assert Config(train=Train(mixing=0.5)).identity()["train"]["mixing"] == 0.5
     assert Config().setting() == Config(train=Train(mixing=0.0)).setting() == "d81a5d49"
+
+
+def test_a_test_of_its_own_is_kept_apart_and_none_by_default():
+    plain, none = divide(data(), "west", 0), divide(data(), "west", 0, Rules(test=0.0))
+    divided = divide(data(), "west", 0, Rules(test=0.2))
+    assert rows(plain) == rows(none) and not any(holding.test for holding in plain.clients.values())
+    for name, size in (("east", 60), ("north", 90), ("south", 120)):
+        holding = divided.clients[name]
+        parts = [holding.train[name], holding.val[name], holding.test[name]]
+        assert [len(part) for part in parts] == [size * 7 // 10, size // 10, size // 5]  # shares are of the whole
+        assert sorted(np.concatenate(parts)) == list(range(size))
+    assert rows(divided) == rows(divide(data(), "west", 0, Rules(test=0.2)))
+    other = divide(data(), "west", 1, Rules(test=0.2)).clients["east"]
+    assert set(other.test["east"]) != set(divided.clients["east"].test["east"])
+    tests = own_tests(data(), divided)
+    images, labels = tests["east"]
+    assert images[:][:, 0, 0, 0].tolist() == divided.clients["east"].test["east"].tolist()
+    assert labels.tolist() == [row % 3 for row in divided.clients["east"].test["east"]]
+    sites, _ = hand_out(data(), divided)
+    assert all(set(splits) == {"train", "val"} for splits in sites.values())  # a site never sees it
+
+
+def test_the_fields_own_test_part_is_kept_apart():
+    for validation in ("field", 0.1):
+        divided = divide(data(), "west", 0, Rules(validation=validation, test="field", clients=2))
+        for holding in divided.clients.values():
+            assert all(row % 10 > 6 for row in holding.test[holding.domain])
+            assert all(row % 10 <= 6 for part in (holding.train, holding.val) for row in part[holding.domain])
+        held = [(h.domain, int(row)) for h in divided.clients.values() for row in h.test[h.domain]]
+        assert sorted(held) == [(domain, row) for domain, row in everything(*SOURCES) if row % 10 > 6]
+    with pytest.raises(DataError, match=r"'east' has no 'test' part .* take a share, as in train.test = 0.1"):
+        divide(data(folds=("train", "val")), "west", 0, Rules(test="field"))
+
+
+def test_patients_stay_on_one_side_of_a_test_too():
+    divided = divide(data(), "west", 0, Rules(test=0.2, disjoint="groups"))
+    for name in SOURCES:
+        holding = divided.clients[name]
+        sides = [{row // 3 for row in part[name]} for part in (holding.train, holding.val, holding.test)]
+        assert all(sides) and all(not one & other for one, other in combinations(sides, 2))
+
+
+def test_a_test_is_saved_with_the_split_and_read_again(tmp_path):
+    divided = divide(data(), "west", 0, Rules(test=0.2))
+    saved.save(tmp_path / "s.json", divided, data(), "west")
+    again = saved.load(tmp_path / "s.json", data(), "west")
+    for name, holding in divided.clients.items():
+        assert again.clients[name].test[name].tolist() == holding.test[name].tolist()
+    told = json.loads((tmp_path / "s.json").read_text())
+    told["clients"]["east"]["test"]["east"][0] = told["clients"]["east"]["train"]["east"][0]
+    (tmp_path / "s.json").write_text(json.dumps(told))
+    with pytest.raises(DataError, match="held twice"):
+        saved.load(tmp_path / "s.json", data(), "west")
+    told["clients"]["east"]["test"] = {"west": told["clients"]["east"]["test"]["east"][1:]}
+    (tmp_path / "s.json").write_text(json.dumps(told))
+    with pytest.raises(DataError, match=r"client 'east' holds images of 'west', which is to be unseen|lacks"):
+        saved.load(tmp_path / "s.json", data(), "west")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"validation": 0.5, "test": 0.5}, "take 100% of the images; leave some"),
+        ({"validation": "field", "test": 0.1}, "set test = 'field'"),
+        ({"test": "field", "disjoint": "groups"}, "leave out disjoint"),
+        ({"split": "s.json", "test": 0.1}, "leave out test"),
+        ({"test": -0.1}, "a share between 0 and 1"),
+    ],
+)
+def test_tests_that_cannot_be_are_told(given, message):
+    with pytest.raises(ValueError, match=message):
+        Train(**given)

@@ -1,31 +1,39 @@
 """Runs with their progress shown: one, or a grid of methods, targets and seeds; and their report written."""
 
+import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 
-from . import experiment, registry, results, setting
-from .checkpoint import write
+from . import events, experiment, registry, results, setting
+from .checkpoint import storing, write
 from .config import Config, cells
 from .data.splits import sources
-from .errors import BusyError, ConfigError, FederationError
+from .errors import BusyError, ConfigError, FedbeyondError, FederationError, StorageError
 from .progress import Meter
 from .report import beside, cost, layout, statistics, table
 from .results import Line
 
+PLAN, FAILURE = "plan.json", "failure.json"  # what a grid consists of, and why a run broke down: for who watches
 
-def run_one(config: Config, out: Path, device: str, threads: int) -> None:
+
+def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: bool = False) -> None:
     """Train one method with one domain left out, and say how it went."""
+    if tensorboard:
+        events.require()
     folder = experiment.place(out, config)
     if not experiment.finished(folder, config):
         setup = experiment.prepare(config, machine(device, threads))
         with Meter(config.train.rounds) as meter:
-            follow(setup, folder, meter)
+            follow(setup, folder, meter, tensorboard=tensorboard)
+    elif tensorboard:
+        events.rewrite(folder)
     lines = experiment.lines(folder)
     print(f"{config.method}, {config.target} unseen, seed {config.seed}: {config.train.rounds} rounds done")
     for rule, pick in table.RULES.items():
@@ -35,31 +43,61 @@ def run_one(config: Config, out: Path, device: str, threads: int) -> None:
     print(f"results: {folder / results.RESULTS}\nmodel:   {folder / 'best.safetensors'}")
 
 
-def run_all(config: Config, out: Path, device: str, threads: int, jobs: int = 1) -> None:
+def run_all(config: Config, out: Path, device: str, threads: int, jobs: int = 1, tensorboard: bool = False) -> None:
     """Run what is not yet done of a grid, `jobs` runs at a time, then print its table and write its page."""
-    todo, total = [], 0
-    for cell in grid(config):
+    if tensorboard:
+        events.require()
+    every = list(grid(config))
+    todo, total = [], len(every)
+    for cell in every:
         folder = experiment.place(out, cell)
-        total += 1
         if not experiment.finished(folder, cell):
             todo.append((cell, folder))
+        elif tensorboard:
+            events.rewrite(folder)
+    write_plan(every, out, jobs)
     print(f"{total} runs: {total - len(todo)} done, {len(todo)} to go; kept in {out}", flush=True)
+    print(f"to watch them: fedbeyond watch {shlex.quote(str(out))}", flush=True)
     device = machine(device, threads)
     with helpers(min(jobs, len(todo)) - 1):
-        failures = work(todo, device)
+        failures = work(todo, device, tensorboard)
     left = [(cell, folder) for cell, folder in todo if not experiment.finished(folder, cell) and folder not in failures]
-    failures |= work(left, device)  # what broke down in a helper, or was left by one that died
+    failures |= work(left, device, tensorboard)  # what broke down in a helper, or was left by one that died
     if len(failures) < total:
         print()
         write_report([out], "source-validation", "text", None)
+        if config.bench.figures:
+            draw_figures(config.bench.figures, out, device)
         write_report([out], "source-validation", "html", out / "report.html")
     if failures:
         raise FederationError(f"{len(failures)} of {total} runs broke down: {' | '.join(failures.values())}")
 
 
-def help_out(config: Config, out: Path, device: str, threads: int) -> None:
+def draw_figures(kinds: Iterable[str], out: Path, device: str) -> None:
+    """Draw figures of a grid's runs for its page; what cannot be drawn is said, and stops nothing."""
+    from .figures.draw import draw
+
+    for kind in kinds:
+        try:
+            for _, paths in draw(kind, [out], device=device):
+                print(f"figure: {paths[1]}")
+        except FedbeyondError as error:
+            print(f"left out: figure {kind}: {error}", file=sys.stderr)
+
+
+def help_out(config: Config, out: Path, device: str, threads: int, tensorboard: bool = False) -> None:
     """Play runs of a grid that nobody else is playing, and say nothing."""
-    work([(cell, experiment.place(out, cell)) for cell in grid(config)], machine(device, threads))
+    work([(cell, experiment.place(out, cell)) for cell in grid(config)], machine(device, threads), tensorboard)
+
+
+def write_plan(every: list[Config], out: Path, jobs: int) -> None:
+    """Write down what a grid consists of, before any of it is there to be seen."""
+    runs = [
+        {"method": cell.method, "target": cell.target, "seed": cell.seed, "rounds": cell.train.rounds} for cell in every
+    ]
+    with storing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    write(out / PLAN, json.dumps({"jobs": jobs, "runs": runs}, indent=1).encode())
 
 
 @contextmanager
@@ -76,7 +114,7 @@ def helpers(count: int) -> Iterator[None]:
             process.terminate()
 
 
-def work(todo: list[tuple[Config, Path]], device: str) -> dict[Path, str]:
+def work(todo: list[tuple[Config, Path]], device: str, tensorboard: bool = False) -> dict[Path, str]:
     """Play the runs that are neither done nor being played elsewhere; which broke down, and why."""
     failures = {}
     with Meter(sum(cell.train.rounds for cell, _ in todo)) as meter:
@@ -85,7 +123,7 @@ def work(todo: list[tuple[Config, Path]], device: str) -> dict[Path, str]:
                 if experiment.finished(folder, cell):
                     meter.advance(cell.train.rounds)
                 else:
-                    follow(experiment.prepare(cell, device), folder, meter, f"{place}/{len(todo)} ")
+                    follow(experiment.prepare(cell, device), folder, meter, f"{place}/{len(todo)} ", tensorboard)
             except BusyError:
                 meter.advance(cell.train.rounds)
             except FederationError as error:  # one method that breaks down does not stop the others
@@ -111,21 +149,42 @@ def require_methods(config: Config) -> None:
         registry.build(method, optimizer=optimizer)
 
 
-def follow(setup: experiment.Experiment, folder: Path, meter: Meter, prefix: str = "") -> None:
+def follow(
+    setup: experiment.Experiment, folder: Path, meter: Meter, prefix: str = "", tensorboard: bool = False
+) -> None:
     """Play a run to its end, telling each round."""
     config = setup.config
     label = f"{prefix}{config.method}, {config.target} unseen, seed {config.seed}"
     meter.begin(label)
-    for place, line in enumerate(experiment.run(setup, folder)):
-        if place == 0:
-            meter.skip(line["round"])  # played before the run was stopped
-        meter.step(label, tell(line), last=line["round"] + 1 == line["rounds"])
+    lines = experiment.run(setup, folder)
+    with failing(folder):
+        for place, line in enumerate(events.mirrored(lines, folder) if tensorboard else lines):
+            if place == 0:
+                meter.skip(line["round"])  # played before the run was stopped
+            meter.step(label, tell(line), last=line["round"] + 1 == line["rounds"])
+
+
+@contextmanager
+def failing(folder: Path) -> Iterator[None]:
+    """Write down beside a run why it breaks down, whatever the reason, and forget why it once did."""
+    with storing(folder):
+        (folder / FAILURE).unlink(missing_ok=True)
+    try:
+        yield
+    except BusyError:
+        raise
+    except Exception as error:
+        why = str(error) if isinstance(error, FedbeyondError) else f"{type(error).__name__}: {error}"
+        with suppress(StorageError):  # a full disk must not hide what went wrong
+            write(folder / FAILURE, json.dumps({"error": why}).encode())
+        raise
 
 
 def tell(line: Line) -> str:
     """A round in half a line."""
-    told = f"round {line['round'] + 1}/{line['rounds']}, own {results.selection(line):.1%}"
-    told += f", unseen {table.unseen(line):.1%}"
+    told = f"round {line['round'] + 1}/{line['rounds']}"
+    if "scores" in line:
+        told += f", own {results.selection(line):.1%}, unseen {table.unseen(line):.1%}"
     aside = ", ".join(sorted({entry["site"] for entry in line["aside"]}))
     return told + (f", set aside: {aside}" if aside else "")
 
@@ -153,6 +212,8 @@ def write_report(
     metric: str = "accuracy",
     baseline: str | None = None,
     costs: bool = False,
+    where: str = "unseen",
+    figures: Path | None = None,
 ) -> None:
     """A table or page of runs, perhaps beside a paper's numbers or a baseline's, to a file or to the terminal."""
     styles = {"text": table.text, "markdown": table.markdown, "latex": table.latex, "csv": table.csv}
@@ -160,12 +221,21 @@ def write_report(
     if style not in (*styles, "html"):
         raise ConfigError(f"format {style!r} is not known; {registry.nearest(style, [*styles, 'html'])}")
     lines = results.load(runs)
-    found = table.tabulate(lines, select, metric)
+    found = table.tabulate(lines, select, metric, where)
+    if where == "own" and (paper or style == "html"):
+        what = "a paper's numbers are" if paper else "the page is"
+        raise ConfigError(f"--on own makes a table of its own, and {what} of unseen domains; leave one of them out")
     both = beside.beside(found, paper) if paper else None
+    folders = [path for path in runs if path.is_dir()]
+    if style == "html" or figures:
+        from .report import gallery, made
+
+        classes = made.class_names(made.made(folders).configs)
+        drawn = gallery.figures(lines, found, baseline or table.usual(found), classes)
     if style == "html":
         from .report.page import page
 
-        content = page(lines, found, both, baseline, results.times(runs))
+        content = page(lines, found, both, baseline, results.times(runs), folders, drawn)
         out = out or Path("report.html")
     else:
         content = paired[style](both) if both else styles[style](found)
@@ -179,3 +249,9 @@ def write_report(
     else:
         write(out, content.encode())
         print(f"report: {out.resolve()}")
+    if figures:
+        from .report.figure import save
+
+        for one in drawn:
+            save(one, figures)
+        print(f"figures: {', '.join(one.name for one in drawn) or 'none'} in {figures.resolve()}", file=sys.stderr)

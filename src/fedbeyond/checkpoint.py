@@ -46,7 +46,12 @@ def write(path: Path, content: bytes) -> None:
 
 def save(path: Path, state: Tree, **notes: Any) -> None:
     """Write a tree, and notes in plain JSON beside it in the same file."""
-    write(path, pack(state, {"notes": json.dumps(notes, sort_keys=True)}))
+    write(path, content(state, **notes))
+
+
+def content(state: Tree, **notes: Any) -> bytes:
+    """What such a file holds."""
+    return pack(state, {"notes": json.dumps(notes, sort_keys=True)})
 
 
 def pack(state: Tree, notes: dict[str, str] | None = None) -> bytes:

@@ -11,6 +11,7 @@ import typer
 
 from . import cli_federation
 from .errors import FedbeyondError
+from .figures import KINDS
 
 app = typer.Typer(
     help="Federated domain generalization: train at several sites, work at one that took no part.",
@@ -26,7 +27,9 @@ ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file; none: the 
 Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="As in --set train.rounds=5.")]
 Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: cuda if there is one.")]
+Events = Annotated[bool, typer.Option("--tensorboard", help="Also TensorBoard's event files, beside each run.")]
 Threads = Annotated[int, typer.Option(help="Threads to compute with; 0: every core.", min=0)]
+FIGURES = "\n".join(f"{name + ':':12}{kind.about}" for name, kind in KINDS.items())
 
 
 def main() -> None:
@@ -67,13 +70,14 @@ def run(
     out: Out = Path("runs"),
     device: Device = "auto",
     threads: Threads = 1,
+    tensorboard: Events = False,
 ) -> None:
     """Train one method with one domain left out; goes on where it was stopped."""
     from .bench import run_one
     from .config import load
 
     with _interruptible():
-        run_one(load(config, settings, method=method, target=target, seed=seed), out, device, threads)
+        run_one(load(config, settings, method=method, target=target, seed=seed), out, device, threads, tensorboard)
 
 
 @app.command()
@@ -84,6 +88,7 @@ def bench(
     device: Device = "auto",
     threads: Threads = 1,
     jobs: Annotated[int, typer.Option(help="Runs to play at a time, each in a process of its own.", min=1)] = 1,
+    tensorboard: Events = False,
     helper: Annotated[bool, typer.Option("--helper", hidden=True)] = False,
 ) -> None:
     """Compare methods: every method with every target left out and every seed; skips what is done."""
@@ -93,9 +98,22 @@ def bench(
     folder = out or Path("runs") / (config.stem if config else "bench")
     with _interruptible():
         if helper:
-            help_out(load(config, settings), folder, device, threads)
+            help_out(load(config, settings), folder, device, threads, tensorboard)
         else:
-            run_all(load(config, settings), folder, device, threads, jobs)
+            run_all(load(config, settings), folder, device, threads, jobs, tensorboard)
+
+
+@app.command()
+def watch(
+    runs: Annotated[
+        Path, typer.Argument(help="What 'bench' or 'run' writes to, as runs/demo; it need not be there yet.")
+    ],
+    port: Annotated[int, typer.Option(help="Of the page's address; 0: a free one.", min=0, max=65535)] = 0,
+) -> None:
+    """Show runs as they go on, in a browser on this machine: progress, time left, curves, failures."""
+    from .watch.serve import watch as serve
+
+    serve(runs, port)
 
 
 @app.command()
@@ -116,12 +134,34 @@ def report(
     beside: Annotated[str | None, typer.Option(metavar="PAPER[/TABLE]", help="A paper's numbers, as in ga.")] = None,
     metric: Annotated[str, typer.Option(help="accuracy, balanced_accuracy, f1, auc, ...")] = "accuracy",
     baseline: Annotated[str | None, typer.Option(metavar="METHOD", help="Differences to it, with p-values.")] = None,
-    cost: Annotated[bool, typer.Option("--cost", help="Also bytes and seconds of a round.")] = False,
+    cost: Annotated[bool, typer.Option("--cost", help="Also bytes, operations and seconds of a round.")] = False,
+    where: Annotated[str, typer.Option("--on", help="unseen, or own: the sites' in-domain tests.")] = "unseen",
+    figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Also write figures: SVG, PNG, CSV.")] = None,
 ) -> None:
     """Make a table of methods and unseen domains, or a page, from the results of runs."""
     from .bench import write_report
 
-    write_report(runs, select, style, out, beside, metric, baseline, cost)
+    write_report(runs, select, style, out, beside, metric, baseline, cost, where, figures)
+
+
+@app.command(help=f"Draw what needs a run's model and data, and write its numbers beside it.\n\n\b\n{FIGURES}")
+def figure(
+    kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}.")],
+    runs: Annotated[list[Path], typer.Argument(help="A run's folder, or folders of many.")],
+    out: Annotated[Path | None, typer.Option(help="The folder to write into; none: RUNS/figures.")] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", "-t", help="Of runs with it unseen; none: the first.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of runs with this seed; none: the lowest.")] = None,
+    method: Annotated[list[str], typer.Option("--method", "-m", help="Of these alone; may be given again.")] = [],  # noqa: B006
+    device: Device = "auto",
+    threads: Threads = 1,
+) -> None:
+    from .bench import machine
+    from .figures.draw import draw
+
+    for made, paths in draw(kind, runs, out, target, seed, method, machine(device, threads)):
+        print(f"{made.title}. {made.caption}\nfigure: {', '.join(map(str, paths))}")
 
 
 @app.command()
@@ -129,29 +169,31 @@ def export(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run, as runs/fedavg/photo/seed-0.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("model"),
     select: Annotated[str, typer.Option(help="source-validation or last.")] = "source-validation",
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also model.onnx, for machines without torch.")] = False,
 ) -> None:
     """Write the model of a run for other sites to use: its numbers, and a card that says what they are."""
-    from .export import CARD, MODEL
+    from .export import CARD
     from .export import export as write_model
 
-    folder = write_model(run, out, select)
-    print(f"model: {folder / MODEL}; what it is: {folder / CARD}")
-    print(f"use it with: fedbeyond predict {folder} FOLDER_OF_IMAGES")
+    folder = write_model(run, out, select, onnx)
+    written = ", ".join(str(path) for path in sorted(folder.glob("model.*")) if path.name != CARD)
+    print(f"model: {written}; what it is: {folder / CARD}")
+    print(f"use it with: fedbeyond predict {folder} FOLDER_OF_IMAGES (or TABLE.csv, for a model of tables)")
 
 
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(help="A folder that 'fedbeyond export' wrote.")],
-    images: Annotated[Path, typer.Argument(help="A folder of images, also in folders in it.")],
+    given: Annotated[Path, typer.Argument(help="A folder of images, also in folders in it; or a CSV file.")],
     out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
 ) -> None:
-    """Tell what an exported model takes each image for, and how surely."""
+    """Tell what an exported model takes each image (or row of a table) for, and how surely."""
     from .predict import predict as ask
 
-    count, failures = ask(model, images, out)
-    for failure in failures:
-        print(f"left out: {failure}", file=sys.stderr)
-    print(f"{count:,} images: {out}")
+    count, what, remarks = ask(model, given, out)
+    for remark in remarks:
+        print(remark, file=sys.stderr)
+    print(f"{count:,} {what}: {out}")
 
 
 @app.command("list")

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from . import spelling
 from .errors import ConfigError
+from .figures import KINDS
 from .registry import nearest
 
 
@@ -40,15 +41,27 @@ def _share(value: object) -> object:
     raise ValueError("give a share between 0 and 1, or 'field' for the field's own split")
 
 
+def _share_or_none(value: object) -> object:
+    return 0.0 if value == 0 else _share(value)
+
+
+def _figure(value: object) -> object:
+    if isinstance(value, str) and value in KINDS:
+        return value
+    raise ValueError(f"no such figure; {nearest(str(value), KINDS)}")
+
+
 Spelling = Annotated[str, BeforeValidator(_spelling)]
 Choice = Annotated[str, BeforeValidator(_spelling_or_none)]
 Target = Annotated[str, BeforeValidator(_together)]
 Count = Annotated[int, Field(gt=0)]
+FigureKind = Annotated[str, BeforeValidator(_figure)]
 
 
-SAID_BY_SPLIT = ("validation", "clients_per_domain", "label_skew", "mixing", "disjoint", "target_part")
+Share = float | Literal["field"]
+SAID_BY_SPLIT = ("validation", "test", "clients_per_domain", "label_skew", "mixing", "disjoint", "target_part")
 # keys younger than runs that are kept: unset, they do not count
-LATER = ("target_part", "mixing", "disjoint", "split", "transform", "batchnorm")
+LATER = ("target_part", "mixing", "disjoint", "split", "transform", "batchnorm", "test", "evaluate_every")
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
@@ -59,7 +72,9 @@ class Train:
     epochs: Count = 1
     batch_size: Count = 32
     schedule: Spelling = "constant"  # of the learning rate, over rounds
-    validation: Annotated[float | Literal["field"], BeforeValidator(_share)] = 0.1  # share kept, or the field's own
+    validation: Annotated[Share, BeforeValidator(_share)] = 0.1  # share kept, or the field's own
+    test: Annotated[Share, BeforeValidator(_share_or_none)] = 0.0  # share kept for an in-domain test, or the field's
+    evaluate_every: Count = 1  # rounds; the last one is always judged
     clients_per_domain: Count = 1
     label_skew: Annotated[float, Field(gt=0)] | None = None  # Dirichlet's concentration; None: labels spread evenly
     clients_per_round: Count | None = None  # None: all
@@ -75,15 +90,22 @@ class Train:
         given = [name for name in SAID_BY_SPLIT if getattr(self, name) != getattr(Train, name)]
         if self.split is not None and given:
             raise ValueError(f"the file {self.split!r} says who holds what; leave out {', '.join(given)}, or split")
-        if self.disjoint and self.validation == "field":
-            raise ValueError("the field's own split cannot be changed; leave out disjoint, or give validation a share")
+        if self.disjoint and "field" in (self.validation, self.test):
+            raise ValueError(
+                "the field's own split cannot be changed; leave out disjoint, or give validation and test a share"
+            )
+        if self.validation == "field" and self.test not in (0, "field"):
+            raise ValueError("the field's own split cannot be changed; set test = 'field', or give validation a share")
+        shares = [share for share in (self.validation, self.test) if share != "field"]
+        if sum(shares) >= 1:
+            raise ValueError(f"validation and test take {sum(shares):.0%} of the images; leave some to train on")
         if self.label_skew is not None and self.clients_per_domain == 1:
             raise ValueError("label_skew spreads a domain's labels over its clients; set clients_per_domain as well")
 
     @property
     def plain(self) -> bool:
         """Whether each domain that takes part is one client, and each other one unseen as a whole."""
-        keys = ("split", "clients_per_domain", "mixing", "disjoint", "target_part")
+        keys = ("split", "test", "clients_per_domain", "mixing", "disjoint", "target_part")
         return all(getattr(self, key) == getattr(Train, key) for key in keys)
 
 
@@ -94,6 +116,7 @@ class Bench:
     methods: tuple[Spelling, ...] = ()
     targets: tuple[Target, ...] = ()  # nor a single run's: every domain in turn
     seeds: tuple[int, ...] = ()
+    figures: tuple[FigureKind, ...] = ()  # drawn in the end, for the page; they change no run
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})

@@ -96,7 +96,7 @@ def ranking(chances: Tensor, labels: Tensor) -> dict[str, float]:
         positives, negatives = int(own.sum()), int((~own).sum())
         if positives and negatives:
             _, group, many = chances[:, place].unique(return_inverse=True, return_counts=True)
-            ranks = (many.cumsum(0) - (many - 1) / 2)[group]  # of ties, the middle
+            ranks = (many.cumsum(0) - (many - 1).double() / 2)[group]  # of ties, the middle
             wins = float(ranks[own].sum()) - positives * (positives + 1) / 2
             areas.append(wins / (positives * negatives))
             weights.append(positives)

@@ -4,41 +4,31 @@ import fcntl
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import torch
-from torch import nn
 
 from . import __version__, checkpoint, registry, results, tree
 from .checkpoint import storing
 from .config import Config
-from .data.division import hand_out
+from .data.division import hand_out, own_tests
 from .data.images import Split
 from .data.pooling import POOLED, pool
 from .data.site import Site
 from .errors import BusyError, ConfigError, StorageError
-from .evaluate import on_average
 from .federation import Engine, Simulator, participants, play, start
-from .gate import Failure, Gate, Left
+from .flops import Counting
+from .gate import Gate, Left
+from .judging import Judges, judges_here
 from .method import Method
 from .nets import Networks, Task, read
 from .results import RESULTS, TIMES, Line, selection
 from .server import Round
 from .setting import dataset, division, method_of, networks, of_a_site, public, require, sources
 from .tree import Tree
-
-
-class Judgement(NamedTuple):
-    """How good the global model is wherever somebody looked, and who should have looked but did not."""
-
-    scores: dict[str, Any]
-    aside: list[Failure]
-
-
-Judges = Callable[[Sequence[Tree]], Judgement]  # of several models, the mean is meant
 
 
 class Experiment(NamedTuple):
@@ -53,6 +43,7 @@ class Experiment(NamedTuple):
     vals: dict[str, Split]  # what each client validates on; none if it is not here
     tests: dict[str, Split]  # the unseen domains, likewise
     homes: dict[str, str]  # the domain that each client stands for
+    owns: Mapping[str, Split] = {}  # what each client keeps apart for an in-domain test
 
 
 def prepare(config: Config, device: str = "cpu") -> Experiment:
@@ -78,22 +69,9 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     sites = [Site(name, splits, nets, **settings) for name, splits in data.items()]
     shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
     gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, config.train.quorum)
-    judges = judges_here(nets["model"], vals, tests, homes)
-    return Experiment(config, method, nets, Simulator(method.client, sites), gate, judges, vals, tests, homes)
-
-
-def judges_here(net: nn.Module, vals: dict[str, Split], tests: dict[str, Split], homes: dict[str, str]) -> Judges:
-    """Judges that have everybody's images before them."""
-
-    def judge(models: Sequence[Tree]) -> Judgement:
-        scores: dict[str, Any] = {}
-        for name, split in vals.items():
-            scores[name] = {"val": on_average(net, models, split)}
-            if homes[name] != name:  # one of several clients
-                scores[name] |= {"domain": homes[name], "images": len(split[1])}
-        return Judgement(scores | {name: {"test": on_average(net, models, tests[name])} for name in tests}, [])
-
-    return judge
+    simulator, owns = Simulator(method.client, sites), own_tests(domains, divided)
+    judges = judges_here(nets["model"], vals, tests, homes, owns)
+    return Experiment(config, method, nets, simulator, gate, judges, vals, tests, homes, owns)
 
 
 def place(out: Path, config: Config) -> Path:
@@ -149,18 +127,23 @@ def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
             results.trim(folder / name, first)
         if [line["round"] for line in lines(folder)] != list(range(first)):
             raise StorageError(f"{folder / RESULTS} lacks rounds that were played; delete {folder} to begin again")
-        best = max((selection(line) for line in lines(folder)), default=-1.0)
+        best = max((selection(line) for line in results.judged(lines(folder))), default=-1.0)
         clients, federation = experiment.federation.clients, experiment.federation
         for number in range(first, total):
             began = time.perf_counter()
             asked = participants(clients, config.train.clients_per_round, config.seed, number)
             now = Round(number, total, asked, clients, config.seed, config.digest())
-            state, minutes = play(experiment.method, state, now, federation, experiment.gate)
+            here = isinstance(federation, Simulator)  # elsewhere, nobody sees what an answer takes
+            counting = Counting(federation) if here and number + 1 == total else None  # when warm-ups are over
+            state, minutes = play(experiment.method, state, now, counting or federation, experiment.gate)
             line = describe(experiment, number, state, minutes)
             results.append(folder / RESULTS, line)  # before the checkpoint: what has none is trimmed and redone
-            spent = {"round": number, "seconds": round(time.perf_counter() - began, 4)}
+            spent: Line = {"round": number, "seconds": round(time.perf_counter() - began, 4)}
+            if counting:
+                size = sum(param.numel() for param in experiment.nets["model"].parameters())
+                spent |= {"parameters": size, "sent": dict(counting.sent), "flops": dict(counting.flops)}
             results.append(folder / TIMES, {key: line[key] for key in ("method", "target", "seed")} | spent)
-            if selection(line) > best:
+            if "scores" in line and selection(line) > best:
                 best = selection(line)
                 checkpoint.save(folder / "best.safetensors", state["server"]["model"], round=number)
             checkpoint.save(
@@ -193,19 +176,27 @@ def claimed(folder: Path, config: Config) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "lock", "w")  # noqa: SIM115 (held as long as the run goes on)
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BusyError(f"{folder} is in use by another process; wait for it or choose another --out") from None
+        _hold(lock, folder)
         belongs(folder, config)
         checkpoint.write(folder / "config.json", json.dumps(config.identity(), indent=1).encode())
         yield
 
 
+def _hold(lock: IO[str], folder: Path) -> None:
+    """Take the lock, or say who has it; a watcher looks at it for an instant, which is waited for."""
+    for patience in (0.05, 0.05, 0):
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(patience)
+    raise BusyError(f"{folder} is in use by another process; wait for it or choose another --out")
+
+
 def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str, Any]) -> Line:
-    """The line of a round: how good the global model is everywhere, and what happened."""
-    config = experiment.config
-    scores, absent = experiment.judges(list(experiment.method.judged(state["server"]).values()))
+    """The line of a round: how good the global model is everywhere, if it is time to judge, and what happened."""
+    config, train = experiment.config, experiment.config.train
+    due = (number + 1) % train.evaluate_every == 0 or number + 1 == train.rounds
+    scores, absent = experiment.judges(experiment.method.judged(state["server"])) if due else ({}, [])
     numbers = told(state["weighting"]) | told(state["server"])
     return {
         "method": config.method,
@@ -214,7 +205,7 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
         "setting": config.setting(),
         "round": number,
         "rounds": config.train.rounds,
-        "scores": scores,
+        **({"scores": scores} if due else {}),
         "weights": minutes["weights"] or numbers.get("weights", {}),
         "told": numbers,
         "aside": minutes["aside"] + [{"site": f.client, "request": "evaluate", "reason": f.reason} for f in absent],

@@ -1,6 +1,7 @@
 """A finished run's model as files that another site can use: numbers, and a card that says what they are."""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -8,41 +9,74 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import __version__, checkpoint, experiment, registry
+from . import __version__, checkpoint, experiment, portable, registry
 from .config import Config, parse
 from .errors import ConfigError, StorageError
 from .evaluate import scores
 from .experiment import Experiment
+from .method import the_model
 from .nets import Task, write
 from .plan import unloaded
 from .report.table import RULES
-from .results import Line
+from .results import Line, judged
 from .setting import dataset
+from .tree import Tree
 
 MODEL, CARD = "model.safetensors", "model.json"
+TRIED = 32  # images of each site that an ONNX file is tried on
+PIXELS = "RGB, resized to a square (bilinear), bytes divided by 127.5 less 1"
+FEATURES = (
+    "the columns in their order: a number, or a one among zeros for one of the categories; filled in (median, most "
+    "frequent category) and numbers standardised (mean 0, spread 1) by all rows of the site"
+)
 TEMPERATURES = torch.logspace(-1, 1, 201)  # 0.1 to 10
 
 
-def export(run: Path, out: Path, select: str = "source-validation") -> Path:
+def export(run: Path, out: Path, select: str = "source-validation", onnx: bool = False) -> Path:
     """Write the model of a run (the round that its source validation chose, or the last) and its card into a folder."""
-    config = configuration(run)
-    lines = experiment.lines(run)
-    if not lines:
-        raise StorageError(f"{run} has no finished round; give the folder of a run, as runs/fedavg/photo/seed-0")
+    if onnx:
+        portable.require_packages()
     if select not in ("source-validation", "last"):
         raise ConfigError(f"--select {select} keeps no model; source-validation or last")
+    config = configuration(run)
+    line = chosen(run, select)
     setup = experiment.prepare(config)
+    if setup.method.judged is not the_model:
+        raise ConfigError(f"{config.method} makes a model at each site and none of all; there is nothing to export")
     if select == "last":
         model = checkpoint.load(run / "checkpoint.safetensors")[0]["state"]["server"]["model"]
     else:
         model = checkpoint.load(run / "best.safetensors")[0]
-    net = write(setup.nets["model"], model)
-    told = card(setup, RULES[select](lines), temperature(net, list(setup.vals.values())))
+    told = card(setup, line)
+    net = rebuilt(told, model)
+    told["temperature"] = temperature(net, list(setup.vals.values()))
+    files = {MODEL: checkpoint.content(model)}
+    if onnx:
+        samples = [images[:TRIED] for images, _ in setup.vals.values()]
+        files[portable.FILE], told["onnx"] = portable.portable(net, told, samples)
+    told["files"] = {name: digest(content) for name, content in files.items()}
     with checkpoint.storing(out):
         out.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(out / MODEL, model)
-    checkpoint.write(out / CARD, json.dumps(told, indent=1).encode())
+        (out / portable.FILE).unlink(missing_ok=True)  # that of another export would not fit the card
+    for name, content in (files | {CARD: json.dumps(told, indent=1).encode()}).items():
+        checkpoint.write(out / name, content)
     return out
+
+
+def chosen(run: Path, select: str) -> Line:
+    """The line of the round whose model is meant."""
+    lines = experiment.lines(run)
+    if not judged(lines):
+        raise StorageError(f"{run} has no round that was judged; let it finish: give the same 'fedbeyond run' again")
+    line = RULES[select](lines)
+    if "scores" not in line:
+        raise StorageError(f"{run}: its last round so far was not judged; let it finish, or leave out --select last")
+    return line
+
+
+def digest(content: bytes) -> str:
+    """What a file's contents are known by."""
+    return f"sha256:{sha256(content).hexdigest()}"
 
 
 def configuration(run: Path) -> Config:
@@ -56,31 +90,28 @@ def configuration(run: Path) -> Config:
     return parse(held, str(run / "config.json"))
 
 
-def card(setup: Experiment, line: Line, heat: float) -> dict[str, Any]:
+def card(setup: Experiment, line: Line) -> dict[str, Any]:
     """What a user of the model has to know."""
-    config = setup.config
+    config, data = setup.config, dataset(setup.config.data)
     domains = dict(setup.federation.sizes)
-    found = line["scores"].items()
-    shape = list(next(iter(setup.tests.values()))[0].shape[1:])
+    found, parts = line["scores"].items(), ("val", "own_test", "test")
+    about: dict[str, Any] = {"pixels": PIXELS}
+    if data.complete is not None:
+        about = {"features": FEATURES, "columns": {name: list(kinds) for name, kinds in data.columns}}
     return {
         "fedbeyond": __version__,
         "method": config.method,
         "network": unloaded(config.network),
-        "classes": list(classes(config)),
-        "shape": shape,
-        "pixels": "RGB, resized to a square (bilinear), bytes divided by 127.5 less 1",
-        "temperature": heat,
+        "classes": list(data.classes),
+        "shape": list(next(iter(setup.tests.values()))[0].shape[1:]),
+        **about,
+        "temperature": 1.0,
         "trained_on": domains,
         "unseen": config.target,
         "round": line["round"] + 1,
-        "scores": {name: {part: splits[part] for part in ("val", "test") if part in splits} for name, splits in found},
+        "scores": {name: {part: splits[part] for part in parts if part in splits} for name, splits in found},
         "config": config.identity(),
     }
-
-
-def classes(config: Config) -> tuple[str, ...]:
-    """The names of what is told apart."""
-    return dataset(config.data).classes
 
 
 def temperature(net: torch.nn.Module, splits: list[Any]) -> float:
@@ -91,6 +122,16 @@ def temperature(net: torch.nn.Module, splits: list[Any]) -> float:
     return round(float(TEMPERATURES[losses.argmin()]), 4)
 
 
+def rebuilt(card: dict[str, Any], model: Tree) -> torch.nn.Module:
+    """The network that a card describes, with a model's numbers, ready to be asked."""
+    config = card["config"]
+    registry.load_plugins(name.partition(" ")[0] for name in config.get("plugins", ()))
+    method = registry.build(card["method"], optimizer=registry.make_one("optimizers", config["optimizer"]))
+    network = registry.make_one("networks", card["network"])
+    task = Task(tuple(card["classes"]), tuple(card["shape"]), network, len(card["trained_on"]))
+    return write(method.networks(task)["model"], model).eval()
+
+
 class Exported:
     """A model as it was written, ready to be asked."""
 
@@ -98,16 +139,12 @@ class Exported:
         if not (folder / CARD).exists():
             raise StorageError(f"{folder} holds no {CARD}; give a folder that 'fedbeyond export' wrote")
         self.card = experiment.note(folder / CARD)
-        registry.load_plugins(name.partition(" ")[0] for name in self.card["config"].get("plugins", ()))
-        config = self.card["config"]
-        optimizer = registry.make_one("optimizers", config["optimizer"])
-        method = registry.build(self.card["method"], optimizer=optimizer)
-        network = registry.make_one("networks", self.card["network"])
-        sources = len(self.card["trained_on"])
-        task = Task(tuple(self.card["classes"]), tuple(self.card["shape"]), network, sources)
-        self.net = write(method.networks(task)["model"], checkpoint.load(folder / MODEL)[0]).eval()
+        known = self.card.get("files", {}).get(MODEL)
+        if known and (folder / MODEL).exists() and digest((folder / MODEL).read_bytes()) != known:
+            raise StorageError(f"{folder / MODEL} is not the file that {CARD} describes; copy or export both again")
+        self.net = rebuilt(self.card, checkpoint.load(folder / MODEL)[0])
 
     @torch.no_grad()
-    def chances(self, pixels: Tensor) -> Tensor:
-        """Of each class, for images as bytes."""
-        return (scores(self.net, pixels) / float(self.card["temperature"])).softmax(1)
+    def chances(self, given: Tensor) -> Tensor:
+        """Of each class, for images as bytes or for rows of features."""
+        return (scores(self.net, given) / float(self.card["temperature"])).softmax(1)

@@ -14,12 +14,12 @@ from torch import nn
 from . import __version__, checkpoint, registry
 from .client import Client, answer, enrol, weight
 from .config import Config, parse
-from .data.division import completed, taken
+from .data.division import Division, completed, hand_out, own_tests, taken
 from .data.images import Domains, Split
 from .data.site import Site
 from .data.splits import holdings, left_out
 from .errors import ConfigError, DataError, FederationError, StorageError
-from .evaluate import on_average
+from .judging import measured
 from .letters import ASK, ENROL, EVALUATE, REPLY, Letter, failure
 from .nets import Task
 from .policy import Policy, audit
@@ -95,11 +95,12 @@ def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Hos
     if machine.role == "guest":
         return Host(machine.site, method.client, None, nets["model"], data, machine.folder, facts)
     policy.enough(len(data["train"][1]))
-    judged = {"val": data["val"]}
+    judged = {part: split for part, split in data.items() if part != "train"}
+    facts |= {"images": {part: len(split[1]) for part, split in data.items()}}
+    data = {part: data[part] for part in ("train", "val")}
     if method.public:
         data = data | {"public": public(config, shape)}
     site = Site(machine.site, data, nets, **of_a_site(config, method, machine.device))
-    facts |= {"images": {part: len(split[1]) for part, split in data.items()}}
     return Host(machine.site, method.client, site, nets["model"], judged, machine.folder, facts)
 
 
@@ -126,9 +127,9 @@ def held(machine: Machine, config: Config, domains: Domains) -> dict[str, Split]
             f"site {machine.site!r} is none of the clients of {domain!r}: {', '.join(clients)}; rename it, or set "
             "train.clients_per_domain"
         )
-    mine = clients[machine.site]
-    train, val = taken(domains, mine.train), taken(domains, mine.val)
-    return {"train": completed(domains, train, train), "val": completed(domains, val, train)}
+    alone = Division({machine.site: clients[machine.site]}, {})
+    own = {"own_test": split for split in own_tests(domains, alone).values()}  # noqa: B035 (one, or none)
+    return hand_out(domains, alone)[0][machine.site] | own
 
 
 def respond(machine: Machine, letter: Letter) -> Letter:
@@ -160,8 +161,8 @@ def reply(host: Host, letter: Letter) -> Letter:
     if letter.subject == ENROL:
         return Letter(REPLY, host.facts | {"kept": weight(_slots(host, path)) if host.site else 0})
     if letter.subject == EVALUATE:
-        models = [letter.body[str(place)] for place in range(len(letter.body))]
-        scores = {part: on_average(host.net, models, split) for part, split in host.splits.items()}
+        models = {str(name): letter.body[str(place)] for place, name in enumerate(notes["models"])}
+        scores = measured(host.net, models, host.name, host.splits)
         return Letter(REPLY, {"client": host.name, "scores": scores})
     if letter.subject != ASK or host.site is None:
         raise FederationError(f"{host.name!r} does not answer {letter.subject!r}: its role is {host.facts['role']}")

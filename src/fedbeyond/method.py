@@ -69,4 +69,5 @@ class Method:
     judged: Callable[[Tree], Mapping[str, Tree]] = the_model  # of the server's state: their mean measure is reported
     least: int = 1  # sites that it needs; of a pooled method: domains
     pooled: bool = False  # no federation: one site holds the data of all, and knows which image is whose
+    amplitudes: bool = True  # False: those of an image do not matter, all are given the same
     public: bool = False  # every site also holds the same images without labels, `site.data["public"]`

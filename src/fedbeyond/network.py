@@ -6,8 +6,9 @@ from typing import Any, Protocol
 from . import __version__, registry, tree
 from .config import Config
 from .errors import ConfigError, FederationError
-from .experiment import Experiment, Judgement
+from .experiment import Experiment
 from .gate import Failure, Gate
+from .judging import Judgement, Models, of_a_client
 from .letters import ASK, ENROL, EVALUATE, REPLY, Letter
 from .nets import Task, read
 from .server import Post, Reply, Request
@@ -61,19 +62,18 @@ class Network:
         letters = {name: self._letter(request, post.to(name), name) for name in request.to}
         return {name: self._reply(name, answer) for name, answer in self.carrier.carry(letters).items()}
 
-    def judge(self, models: Sequence[Tree]) -> Judgement:
+    def judge(self, models: Models) -> Judgement:
         """Everybody measures the models on images of their own: sites validate, guests test."""
-        body = {str(place): model for place, model in enumerate(models)}
-        letters = {name: Letter(EVALUATE, self._notes(name), body) for name in (*self.clients, *self.guests)}
+        body = {str(place): model for place, model in enumerate(models.values())}
+        notes = {name: self._notes(name) | {"models": list(models)} for name in (*self.clients, *self.guests)}
+        letters = {name: Letter(EVALUATE, notes[name], body) for name in notes}
         answers = self.carrier.carry(letters)
         judged = {name: _scores(name, answers, "test" if name in self.guests else "val") for name in letters}
         scores: dict[str, Any] = {}
         for name, found in judged.items():
             if not isinstance(found, Failure):
-                facts = self.facts.get(name, {})
-                several = facts.get("domain", name) != name  # one of several clients
-                said = {"domain": facts["domain"], "images": int(facts["images"]["val"])} if several else {}
-                scores[name] = found | said
+                facts = self.facts.get(name)  # a guest has none
+                scores[name] = of_a_client(found, name, facts["domain"], facts["images"]) if facts else found
         aside = [found for found in judged.values() if isinstance(found, Failure)]
         if not scores.keys() & self.facts.keys():
             reasons = "; ".join(f"{failure.client}: {failure.reason}" for failure in aside)
@@ -166,10 +166,14 @@ def _scores(name: str, answers: Answers, part: str) -> dict[str, Any] | Failure:
     letter = _read(name, answers.get(name, Failure(name, "did not answer")))
     if isinstance(letter, Failure):
         return letter
-    scores = letter.notes.get("scores")
-    found = scores.get(part) if isinstance(scores, dict) else None
-    share: Any = found.get("accuracy") if isinstance(found, dict) else None
-    sensible = isinstance(share, int | float) and 0 <= share <= 1
-    if letter.notes.get("client") != name or not sensible:
+    found = letter.notes.get("scores")
+    found = found if isinstance(found, dict) else {}
+    known = {part} <= found.keys() <= {part, "own_test"}
+    if letter.notes.get("client") != name or not known or not all(map(_sensible, found.values())):
         return Failure(name, f"said nothing of the model on its {part} images that makes sense")
-    return {part: found}
+    return dict(found)
+
+
+def _sensible(numbers: Any) -> bool:
+    share = numbers.get("accuracy") if isinstance(numbers, dict) else None
+    return isinstance(share, int | float) and 0 <= share <= 1

@@ -72,11 +72,14 @@ def sites(runs: list[Config], found: Domains | Outline) -> Iterator[str]:
 def clients(config: Config, found: Domains) -> Iterator[str]:
     """The clients of a run by name, and what each holds."""
     divided = setting.division(config, found)
-    yield f"clients (training / validation images) with {config.target} unseen, seed {config.seed}:"
+    apart = any(holding.test for holding in divided.clients.values())
+    parts = "training / validation / test" if apart else "training / validation"
+    yield f"clients ({parts} images) with {config.target} unseen, seed {config.seed}:"
     for name, holding in divided.clients.items():
         mixed = {domain: len(rows) for domain, rows in holding.train.items()}
         told = f"   of {', '.join(f'{domain} {many:,}' for domain, many in mixed.items())}" if len(mixed) > 1 else ""
-        yield f"  {name:16} {count(holding.train):6,} / {count(holding.val):,}{told}"
+        test = f" / {count(holding.test):,}" if apart else ""
+        yield f"  {name:16} {count(holding.train):6,} / {count(holding.val):,}{test}{told}"
     for domain, rows in divided.tests.items():
         whole = len(found.images[domain][1])
         yield f"  {domain:16} unseen, {f'all {whole:,}' if len(rows) == whole else f'{len(rows):,} of {whole:,}'}"
@@ -115,7 +118,7 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
             nets = method.networks(Task(found.classes, shape, network, many))
         shared = {name: read(nets[name]) for name in method.shared}
         numbers = sum(param.numel() for param in nets["model"].parameters())
-        told = [f"{cell.method}: {cell.network} with {numbers:,} parameters; leaves each site every round:"]
+        told = [f"{cell.method}: {cell.network} with {numbers:,} parameters; leaves each site, in a round at the most:"]
         if method.pooled:
             told = [f"{cell.method}: {cell.network} with {numbers:,} parameters; NOT FEDERATED, a reference:"]
             told.append("  all images and labels of all sites are pooled in one place before the first round")

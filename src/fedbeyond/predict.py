@@ -1,59 +1,99 @@
-"""What an exported model says of a folder of images, as a table."""
+"""What an exported model says of a folder of images, or of the rows of a table, as a table."""
 
 import csv
+import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from .checkpoint import storing, write
 from .data.decode import decoded
 from .data.domains import image_files
 from .data.listing import Files
-from .errors import ConfigError, DataError
+from .data.tables import Column, unlabelled
+from .errors import ConfigError, DataError, StorageError
 from .evaluate import AT_ONCE
 from .export import Exported
 from .progress import track
 
+FEW = 30  # rows from which a site's means and medians are not to be trusted
 
-def predict(model: Path, folder: Path, out: Path) -> tuple[int, list[str]]:
-    """Write a line for every image: what it is taken for, how surely, the chance of each class; count and failures."""
+
+class Told(NamedTuple):
+    """How many were predicted, and what is to be said of the rest."""
+
+    number: int
+    what: str  # was predicted: images or rows
+    remarks: list[str]
+
+
+def predict(model: Path, given: Path, out: Path) -> Told:
+    """Write a line for every image or row: what it is taken for, how surely, the chance of each class.
+
+    The file appears when all is done.
+    """
     asked = Exported(model)
-    shape = asked.card["shape"]
-    if len(shape) != 3:
-        raise ConfigError(f"{model} is a model of tables; fedbeyond predict reads images")
+    with storing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    if out.is_dir():
+        raise StorageError(f"{out} is a folder; give the name of a file to write, as --out {out / 'predictions.csv'}")
+    remarks: list[str] = []
+    table = len(asked.card["shape"]) == 1
+    parts = rows(asked, given, remarks) if table else images(asked, given, remarks)
+    names = asked.card["classes"]
+    text, count = io.StringIO(), 0
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row" if table else "file", "class", "confidence", *names])
+    for which, x in parts:
+        for name, chances in zip(which, asked.chances(x).tolist(), strict=True):
+            best = max(range(len(chances)), key=chances.__getitem__)
+            told = [f"{chance:.4f}" for chance in chances]
+            writer.writerow([name, names[best], told[best], *told])
+            count += 1
+    write(out, text.getvalue().encode())
+    return Told(count, "rows" if table else "images", remarks)
+
+
+def rows(asked: Exported, file: Path, remarks: list[str]) -> Iterator[tuple[list[int], torch.Tensor]]:
+    """The rows of a CSV file by their numbers, as an unseen site has them in training."""
+    if "columns" not in asked.card:
+        raise ConfigError("an older version exported this model of tables without its columns; export it again")
+    if not file.is_file():
+        raise DataError(f"{file}: no such file; this is a model of tables, give a CSV file with a header")
+    x = unlabelled(file, [Column(name, tuple(kinds)) for name, kinds in asked.card["columns"].items()])
+    if len(x) < FEW:
+        remarks.append(
+            f"{file} has {len(x)} rows; numbers are standardised by the rows of the file, so give all that the site has"
+        )
+    yield list(range(1, len(x) + 1)), x
+
+
+def images(asked: Exported, folder: Path, remarks: list[str]) -> Iterator[tuple[list[str], torch.Tensor]]:
+    """Images as training saw them, some at a time; what cannot be read is left out with a remark."""
+    channels, height, width = asked.card["shape"]
+    if channels != 3 or height != width:
+        raise ConfigError(
+            f"the model is for images of {channels} x {height} x {width}; predict makes squares in colour"
+        )
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; give one of images")
     paths = sorted(image_files(folder))
     if not paths:
         raise DataError(f"{folder}: no images in it")
-    failures: list[str] = []
-    with open(out, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["file", "class", "confidence", *asked.card["classes"]])
-        for names, images in batches(folder, paths, shape[1], failures):
-            for name, row in zip(names, asked.chances(images).tolist(), strict=True):
-                best = max(range(len(row)), key=row.__getitem__)
-                told = [f"{chance:.4f}" for chance in row]
-                writer.writerow([name, asked.card["classes"][best], told[best], *told])
-    return len(paths) - len(failures), failures
-
-
-def batches(
-    folder: Path, paths: list[Path], size: int, failures: list[str]
-) -> Iterator[tuple[list[str], torch.Tensor]]:
-    """Images as training saw them, some at a time; what cannot be read goes to `failures`."""
     names: list[str] = []
-    images: list[np.ndarray] = []
+    found: list[np.ndarray] = []
     for path in track(paths, "reading images"):
         name = path.relative_to(folder).as_posix()
         try:
-            images.append(decoded(Files(folder, (name,)), 0, size))
+            found.append(decoded(Files(folder, (name,)), 0, height))
             names.append(name)
         except DataError as error:
-            failures.append(str(error))
+            remarks.append(f"left out: {error}")
         if len(names) == AT_ONCE:
-            yield names, torch.from_numpy(np.stack(images))
-            names, images = [], []
+            yield names, torch.from_numpy(np.stack(found))
+            names, found = [], []
     if names:
-        yield names, torch.from_numpy(np.stack(images))
+        yield names, torch.from_numpy(np.stack(found))

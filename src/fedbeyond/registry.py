@@ -4,6 +4,7 @@ import difflib
 import inspect
 import runpy
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -135,8 +136,13 @@ def register(shelf: str, name: str, factory: Factory) -> None:
 
 def known(shelf: str) -> Mapping[str, str | Factory]:
     """Everything on a shelf: what comes with fedbeyond, what was registered, what installed packages offer."""
-    plugins = {point.name: point.value for point in entry_points(group=f"fedbeyond.{shelf}")}
-    return {**plugins, **SHELVES[shelf]}
+    return {**installed(shelf), **SHELVES[shelf]}
+
+
+@cache
+def installed(shelf: str) -> Mapping[str, str]:
+    """What installed packages offer for a shelf; asked once, because looking through all of them takes a while."""
+    return {point.name: point.value for point in entry_points(group=f"fedbeyond.{shelf}")}
 
 
 def find(shelf: str, name: str) -> Factory:
@@ -164,7 +170,7 @@ def options(factory: Factory) -> dict[str, inspect.Parameter]:
 
 def make(shelf: str, part: Part, *given: Any, **provided: Any) -> Any:
     """Call the factory that `part` names with its preset, its options and what the run provides."""
-    import pydantic
+    from pydantic import ValidationError
 
     factory = find(shelf, part.name)
     sets = presets(factory)
@@ -179,15 +185,22 @@ def make(shelf: str, part: Part, *given: Any, **provided: Any) -> Any:
             has = ", ".join(f"{n}={spell_value(p.default)}" for n, p in settable.items()) or "none"
             raise ConfigError(f"{part.name!r} has no option {key!r}; {nearest(key, settable)} (its options: {has})")
     accepted = {k: v for k, v in provided.items() if k in takes}
-    checked = pydantic.validate_call(config={"arbitrary_types_allowed": True})(factory)
     try:
-        return checked(*given, **{**sets[part.preset], **part.options, **accepted})
-    except pydantic.ValidationError as error:
+        return checked(factory)(*given, **{**sets[part.preset], **part.options, **accepted})
+    except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(step) for step in first["loc"])
         raise ConfigError(f"{part.name}: {place}={first['input']!r} does not fit: {first['msg']}") from None
     except ValueError as error:
         raise ConfigError(f"{part}: {error}") from None
+
+
+@cache
+def checked(factory: Factory) -> Factory:
+    """A factory that refuses options of the wrong type."""
+    from pydantic import validate_call
+
+    return validate_call(config={"arbitrary_types_allowed": True})(factory)
 
 
 def make_one(shelf: str, text: str, **provided: Any) -> Any:

@@ -58,7 +58,7 @@ def load(paths: Iterable[Path]) -> list[Line]:
             raise StorageError(f"{path} holds no {RESULTS}; give a folder that 'fedbeyond run' or 'bench' wrote")
         for file in files:
             found = list(read(file))
-            if any(not {"method", "target", "seed", "setting", "rounds", "scores"} <= line.keys() for line in found):
+            if any(not {"method", "target", "seed", "setting", "rounds", "round"} <= line.keys() for line in found):
                 raise StorageError(f"{file} holds other lines than results; give a {RESULTS} or a folder of runs")
             lines += found
     return lines
@@ -73,15 +73,29 @@ def times(paths: Iterable[Path]) -> list[Line]:
     return [line for line in found if {"method", "seconds"} <= line.keys()]
 
 
-def selection(line: Line) -> float:
-    """Mean accuracy over the source domains' validation images: what a model is chosen by.
+def judged(lines: Iterable[Line]) -> list[Line]:
+    """The rounds whose model was measured: all, unless train.evaluate_every says otherwise; the last always."""
+    return [line for line in lines if "scores" in line]
 
-    Domains count equally, and the clients of a domain by their images.
+
+def selection(line: Line) -> float:
+    """Mean accuracy over the source domains' validation images: what a model is chosen by."""
+    return over_sources(line, "val", "accuracy")
+
+
+def over_sources(line: Line, part: str, metric: str) -> float:
+    """The mean of a metric over the source domains' images of a part, `val` or `own_test`.
+
+    Domains count equally, and the clients of a domain by their images. KeyError if a domain lacks the metric.
     """
     domains: dict[str, list[tuple[float, int]]] = {}
     for name, splits in line["scores"].items():
-        if "val" in splits:
-            share = (splits["val"]["accuracy"], splits.get("images", 1))
+        if part in splits:
+            if splits[part].get(metric) is None:
+                raise KeyError(metric)
+            share = (splits[part][metric], splits.get("images" if part == "val" else "own_images", 1))
             domains.setdefault(splits.get("domain", name), []).append(share)
+    if not domains:
+        raise KeyError(part)
     means = [sum(a * n for a, n in found) / sum(n for _, n in found) for found in domains.values()]
     return sum(means) / len(means)

@@ -36,9 +36,10 @@ def division(config: Config, domains: Domains) -> Division:
 
 def rules(train: Train) -> Rules:
     """How a run shares out images."""
-    return Rules(
+    made = Rules(
         train.validation, train.clients_per_domain, train.label_skew, train.mixing, train.disjoint, train.target_part
     )
+    return made._replace(test=train.test)
 
 
 def method_of(config: Config) -> Method:
@@ -69,7 +70,7 @@ def adapted(method: Method, train: Train) -> Method:
 def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
     """The method's networks, whose first numbers depend on the seed alone."""
     with torch.random.fork_rng(range(torch.cuda.device_count())):
-        torch.manual_seed(derive(seed, "networks"))
+        torch.default_generator.manual_seed(derive(seed, "networks"))  # networks are made on the CPU
         made = method.networks(task)
     layout = {"memory_format": torch.channels_last}  # faster on CPUs too
     return {name: net.to(device, **layout) for name, net in made.items()}  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""Who holds what, as rows: what each client trains and validates on, and what is unseen."""
+"""Who holds what, as rows: what each client trains, validates and is tested on, and what is unseen."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -17,6 +17,7 @@ class Holding(NamedTuple):
     domain: str  # that it stands for
     train: Rows
     val: Rows
+    test: Mapping[str, np.ndarray] = {}  # kept apart from both
 
 
 class Division(NamedTuple):
@@ -34,6 +35,15 @@ def hand_out(domains: Domains, division: Division) -> tuple[dict[str, dict[str, 
         sites[name] = {"train": completed(domains, train, train), "val": completed(domains, val, train)}
     unseen = {domain: taken(domains, {domain: rows}) for domain, rows in division.tests.items()}
     return sites, {domain: completed(domains, split, split) for domain, split in unseen.items()}
+
+
+def own_tests(domains: Domains, division: Division) -> dict[str, Split]:
+    """What each client kept apart: images of its own domain that nobody trains on or chooses by."""
+    return {
+        name: completed(domains, taken(domains, holding.test), taken(domains, holding.train))
+        for name, holding in division.clients.items()
+        if holding.test
+    }
 
 
 def completed(domains: Domains, split: Split, own: Split) -> Split:

@@ -64,6 +64,7 @@ class Domains(NamedTuple):
     images: dict[str, tuple[Tensor, Tensor]]
     notes: Mapping[str, Notes] = {}
     complete: Callable[[tuple[Tensor, Tensor], tuple[Tensor, Tensor]], tuple[Tensor, Tensor]] | None = None
+    columns: Sequence[tuple[str, tuple[str, ...]]] = ()  # of tables: names, and the categories of those that have some
 
     def note(self, domain: str) -> Notes:
         """What is known of a domain's images; nothing if nobody said."""

@@ -29,10 +29,10 @@ def save(path: Path, division: Division, domains: Domains, target: str) -> None:
             told[domain] = ALL if whole else [names[row] if names else int(row) for row in some]
         return told
 
-    clients = {
-        name: {"domain": holding.domain, "train": named(holding.train), "val": named(holding.val)}
-        for name, holding in division.clients.items()
-    }
+    clients = {}
+    for name, holding in division.clients.items():
+        clients[name] = {"domain": holding.domain, "train": named(holding.train), "val": named(holding.val)}
+        clients[name] |= {"test": named(holding.test)} if holding.test else {}
     about = {
         domain: {"images": len(domains.images[domain][1]), "digest": digest(domains, domain)}
         for domain in domains.images
@@ -74,7 +74,7 @@ def load(path: Path, domains: Domains, target: str | None) -> Division:
 
     try:
         clients = {
-            name: Holding(held["domain"], rows(held["train"]), rows(held["val"]))
+            name: Holding(held["domain"], rows(held["train"]), rows(held["val"]), rows(held.get("test", {})))
             for name, held in told["clients"].items()
         }
         division = Division(clients, rows(told["unseen"]))
@@ -124,7 +124,7 @@ def differences(told: dict[str, Any], domains: Domains) -> Iterator[str]:
 def mentioned(told: dict[str, Any], domain: str) -> Iterator[object]:
     """Every image of a domain that a split names."""
     for held in (*told["clients"].values(), {"unseen": told["unseen"]}):
-        for part in ("train", "val", "unseen"):
+        for part in ("train", "val", "test", "unseen"):
             some = held.get(part, {}).get(domain, [])
             yield from () if some == ALL else some
 
@@ -134,7 +134,7 @@ def require_unseen(path: Path, division: Division, target: str) -> None:
     if set(division.tests) != set(target.split("+")) or not all(map(len, division.tests.values())):
         raise DataError(f"{path}: leaves out {target}, but its unseen images are not those; make a new split")
     for name, holding in division.clients.items():
-        known = sorted(division.tests.keys() & (holding.train.keys() | holding.val.keys()))
+        known = sorted(division.tests.keys() & (holding.train.keys() | holding.val.keys() | holding.test.keys()))
         if known:
             raise DataError(
                 f"{path}: client {name!r} holds images of {known[0]!r}, which is to be unseen; take them out"
@@ -147,7 +147,7 @@ def require_once(path: Path, division: Division) -> None:
     for name, holding in division.clients.items():
         if not count(holding.train) or not count(holding.val):
             raise DataError(f"{path}: client {name!r} has nothing to train on or nothing to validate with")
-        for rows in (holding.train, holding.val):
+        for rows in (holding.train, holding.val, holding.test):
             for domain, some in rows.items():
                 held.setdefault(domain, []).append(some)
     held |= {domain: [*held.get(domain, []), rows] for domain, rows in division.tests.items()}

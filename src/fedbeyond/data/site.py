@@ -61,7 +61,9 @@ class Site:
         self.pace = self.schedule(round_number / self.rounds)  # factor on the learning rate
         seed = derive(self.seed, round_number, self.name, kind)
         self.rng.manual_seed(seed)
-        torch.manual_seed(seed)  # dropout and the like know no other stream
+        torch.default_generator.manual_seed(seed)  # dropout and the like know no other stream
+        if torch.device(self.device).type == "cuda":
+            torch.cuda.manual_seed_all(seed)
         return self
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:

@@ -25,6 +25,7 @@ class Rules(NamedTuple):
     mixing: float = 0.0  # share of each client's images that is swapped with the other clients'
     disjoint: Literal["groups"] | None = None  # what stays together
     target_part: Literal["whole", "test"] = "whole"
+    test: float | Literal["field"] = 0.0  # of the clients' own images; a share, or the field's own
 
 
 PLAIN = Rules()
@@ -55,7 +56,7 @@ def divide(domains: Domains, target: str | None, seed: int, rules: Rules = PLAIN
     """Which rows each client trains and validates on, and which are unseen.
 
     A domain is one client, or several, among whom its labels are spread evenly or with a Dirichlet skew; then clients
-    swap images as far as `mixing` says; then each keeps some for validation.
+    swap images as far as `mixing` says; then each keeps some apart for a test, and some for validation.
     """
     clients = holdings(domains, sources(sorted(domains.images), target), seed, rules)
     return Division(clients, {name: left_out(domains, name, rules) for name in unseen_domains(target)})
@@ -63,7 +64,7 @@ def divide(domains: Domains, target: str | None, seed: int, rules: Rules = PLAIN
 
 def left_out(domains: Domains, domain: str, rules: Rules) -> Array:
     """The rows of a domain that takes no part: all, or the field's own test part."""
-    return everything(domains, domain) if rules.target_part == "whole" else fold(domains, domain, "test")
+    return everything(domains, domain) if rules.target_part == "whole" else fold(domains, domain, "test", WHOLE)
 
 
 def holdings(domains: Domains, own: list[str], seed: int, rules: Rules) -> dict[str, Holding]:
@@ -78,15 +79,18 @@ def holdings(domains: Domains, own: list[str], seed: int, rules: Rules) -> dict[
         held = mix(held, table.unit, table.domain, table.label, rules.mixing, seed)
     clients = {}
     for name, rows in held.items():
+        rest, test = kept_apart(table, rows, rules, name, seed)
         if rules.validation == "field":
-            train, val = by_field(table.fold[rows], name)
+            train, val = by_field(table.fold[rest], name)
         else:
-            train, val = cut(table.unit[rows], rules.validation, name, seed)
-        clients[name] = Holding(homes[name], table.by_domain(own, rows[train]), table.by_domain(own, rows[val]))
+            train, val = cut(table.unit[rest], rules.validation, name, seed, of=len(rows))
+        parts = (table.by_domain(own, some) for some in (rest[train], rest[val], test))
+        clients[name] = Holding(homes[name], *parts)
     return clients
 
 
-UNUSED, TRAIN, VAL = -1, 0, 1
+WHOLE = "train.target_part = 'whole'"
+UNUSED, TRAIN, VAL, TEST = -1, 0, 1, 2
 
 
 class Table(NamedTuple):
@@ -110,6 +114,8 @@ class Table(NamedTuple):
             if rules.validation == "field":
                 part[:] = UNUSED
                 part[fold(domains, domain, "train")], part[fold(domains, domain, "val")] = TRAIN, VAL
+            if rules.test == "field":
+                part[fold(domains, domain, "test", "a share, as in train.test = 0.1")] = TEST
             label = domains.images[domain][1].numpy()
             for column, more in zip(columns, (np.full(len(row), place), row, label, unit + units, part), strict=True):
                 column.append(more)
@@ -133,12 +139,27 @@ def grouped(domains: Domains, domain: str) -> Array:
     return np.unique(np.array(groups), return_inverse=True)[1]
 
 
-def fold(domains: Domains, domain: str, part: str) -> Array:
+def kept_apart(table: Table, rows: Array, rules: Rules, name: str, seed: int) -> tuple[Array, Array]:
+    """A client's rows without, and those for, a test of its own; none by default."""
+    if rules.test == "field":
+        own = table.fold[rows] == TEST
+        if not own.any():
+            raise DataError(
+                f"{name!r} holds no image of the field's 'test' part; lower train.clients_per_domain, or take a share, "
+                "as in train.test = 0.2"
+            )
+        return rows[~own], rows[own]
+    if not rules.test:
+        return rows, rows[:0]
+    rest, test = cut(table.unit[rows], rules.test, name, seed, "test")
+    return rows[rest], rows[test]
+
+
+def fold(domains: Domains, domain: str, part: str, instead: str = "a share, as in train.validation = 0.1") -> Array:
     """The rows of a part of the field's own split."""
     folds = domains.note(domain).folds
     if not len(folds.get(part, ())):
         has = f"its parts are {', '.join(folds)}" if folds else "it comes with no split"
-        instead = "train.target_part = 'whole'" if part == "test" else "a share, as in train.validation = 0.1"
         raise DataError(f"domain {domain!r} has no {part!r} part of the field's own: {has}; take {instead}")
     return np.asarray(folds[part])
 
@@ -183,16 +204,22 @@ def majority(units: Array, labels: Array) -> Array:
     return common
 
 
-def cut(units: Array, validation: float, name: str, seed: int) -> tuple[Array, Array]:
-    """A client's rows shuffled and cut in two, for training and validation; rows of one unit stay on one side."""
-    held = max(1, round(len(units) * validation))
+def cut(
+    units: Array, share: float, name: str, seed: int, what: str = "validation", of: int | None = None
+) -> tuple[Array, Array]:
+    """A client's rows shuffled and cut in two, the second for validation (or a test); a unit stays on one side.
+
+    The share is that `of` so many rows, where some were taken away before.
+    """
+    held = max(1, round((of or len(units)) * share))
     _, unit, sizes = np.unique(units, return_inverse=True, return_counts=True)
     if held >= len(units) or len(sizes) < 2:
         raise DataError(
             f"{name!r} has {len(units)} images{f' in {len(sizes)} groups' if len(sizes) < len(units) else ''}: "
-            f"too few to keep {validation:.0%} for validation"
+            f"too few to keep {share:.0%} for {what}"
         )
-    order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(derive(seed, "split", name))).numpy()
+    stream = "split" if what == "validation" else what
+    order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(derive(seed, stream, name))).numpy()
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     rows, first = np.argsort(place[unit], kind="stable"), nearest(sizes[order][:-1], held, least=1)

@@ -130,13 +130,40 @@ def assemble(rows: dict[str, list[Row]], path: str, label: str, categorical: Seq
         raise DataError(f"{path}: {label} is {classes[0]} in every row; there is nothing to tell apart")
     images = {
         site: (
-            torch.tensor([[number for one in found for number in numbers(row[one.name], one)] for row in some]),
+            features(some, found),
             torch.tensor([classes.index(plain(row[label])) for row in some]),
         )
         for site, some in rows.items()
     }
-    groups = tuple(one.width if one.categories else 0 for one in found)
-    return Domains(classes, images, complete=partial(complete, groups))
+    return Domains(classes, images, complete=partial(complete, widths(found)), columns=found)
+
+
+def features(rows: Sequence[Row], columns: Sequence[Column]) -> Tensor:
+    """Rows as numbers; what is missing is open (NaN)."""
+    return torch.tensor([[number for one in columns for number in numbers(row[one.name], one)] for row in rows])
+
+
+def widths(columns: Sequence[Column]) -> tuple[int, ...]:
+    """How many numbers each column takes, 0 for one that is a number itself."""
+    return tuple(one.width if one.categories else 0 for one in columns)
+
+
+def unlabelled(file: Path, columns: Sequence[Column]) -> Tensor:
+    """The rows of a CSV file of a further site, completed by what is known of all of them; other columns are let be."""
+    rows = read(file, ())
+    for number, row in enumerate(rows, 1):
+        for one in columns:
+            require(row, one.name, str(file))
+            value = row[one.name]
+            if missing(value) or (plain(value) in one.categories if one.categories else is_number(value)):
+                continue
+            known = f"one of {', '.join(one.categories)}" if one.categories else "a number"
+            raise DataError(
+                f"{file}, row {number}: {one.name} is {value!r}, expected {known}; mend it or leave it empty"
+            )
+    found = features(rows, columns)
+    nobody = torch.zeros(len(rows))
+    return complete(widths(columns), (found, nobody), (found, nobody))[0]
 
 
 def column(name: str, values: list[str], named: bool, path: str) -> Column:

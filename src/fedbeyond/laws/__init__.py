@@ -23,7 +23,7 @@ from ..methods.fedavg import fedavg
 from ..server import Conversation, Post, Reply, Request, Round, Weighting, by_size, uniform
 from ..tree import Tree
 from . import toy
-from .faults import FAULTS, Fault, Faulty, Wire, across
+from .faults import FAULTS, FAULTY, Fault, Faulty, Remembering, Wire, across
 
 Factory = Callable[[], Method]
 Law = Callable[[Factory], None]
@@ -130,11 +130,11 @@ def sampled(make: Factory) -> None:
     if make().pooled:  # one site: there are no others to go on with
         return
     clients, rounds = tuple(sorted(toy.SIZES)), 4
-    late = next(number for number in range(2, rounds) if "north" in participants(clients, 2, 0, number))
+    late = next(number for number in range(2, rounds) if FAULTY in participants(clients, 2, 0, number))
 
     def some(wire: bool) -> Tree:
         method = make()
-        federation: Federation = Faulty(simulator(method), "north", late, "stalls")
+        federation: Federation = Faulty(simulator(method), FAULTY, late, "stalls")
         return simulate(method, rounds, Wire(federation) if wire else federation, asked=2, quorum=1)[0]
 
     try:
@@ -263,14 +263,15 @@ class _Midway:
         fresh = start(method, federation.clients, toy.shared(method))
         self.held = [(fresh, dict(federation.slots))]
         self.held.append((self._play(0, method, fresh, federation), federation.slots))
+        self.heard: dict[bytes, tuple[Reply, Tree]] = {}
 
     def with_fault(self, fault: Fault, kind: str, first: int) -> Tree:
         """A round with a fault and the next without."""
         method, (state, slots) = self.make(), self.held[first]
-        federation = simulator(method)
+        federation = Remembering(method.client, toy.sites(method), self.heard)
         federation.slots = dict(slots)
         for number in (first, first + 1):
-            state = self._play(number, method, state, Faulty(federation, "north", first, fault, kind))
+            state = self._play(number, method, state, Faulty(federation, FAULTY, first, fault, kind))
         return {"state": state, "slots": federation.slots}
 
     def _play(self, number: int, method: Method, state: Tree, federation: Federation) -> Tree:

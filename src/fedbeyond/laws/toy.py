@@ -14,7 +14,7 @@ from ..nets import Classifier, Networks, Task, read
 from ..setting import networks
 from ..tree import Tree
 
-SIZES = {"east": 20, "north": 28, "west": 36}
+SIZES = {"east": 12, "north": 16, "west": 20}
 CLASSES = ("red", "green", "blue")
 
 

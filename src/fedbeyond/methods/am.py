@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ..data.augment import amplitude_mix, chain, repaint
+from ..errors import ConfigError
 from ..method import Method
 from ..nets import for_images
 
@@ -21,5 +22,10 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 def am(method: Method, strength: Share = 1.0, chance: Share = 0.5) -> Method:
     """Images with amplitudes mixed among a site's own (a batch at a time, with some chance), on top of any method."""
+    if not method.amplitudes:
+        raise ConfigError(
+            "am mixes the amplitudes of images, but this method gives all images the same: leave one out, "
+            "or narrow its window, as in harmofl(window=0.5)+am"
+        )
     mix = repaint(amplitude_mix(strength, chance))
     return replace(method, augment=chain(method.augment, mix), networks=for_images("am", method.networks))

@@ -140,7 +140,12 @@ def look(net: Classifier, x: Tensor, trained: bool) -> tuple[Tensor, Tensor]:
 
 
 def attention(net: Classifier, maps: Tensor, scores: Tensor, y: Tensor) -> Tensor:
-    """Where a network looks for the classes `y`: their activation maps, M = sum_l W_l F_l, as distributions.
+    """Where a network looks for the classes `y`: their activation maps as distributions."""
+    return activation(net, maps, scores, y).flatten(1).softmax(1)
+
+
+def activation(net: Classifier, maps: Tensor, scores: Tensor, y: Tensor) -> Tensor:
+    """The activation maps of the classes `y`, M = sum_l W_l F_l.
 
     Where the head does not weigh the maps themselves, W_l is the slope of the class's score along the l-th map, which
     is the head's weight where it does.
@@ -150,7 +155,7 @@ def attention(net: Classifier, maps: Tensor, scores: Tensor, y: Tensor) -> Tenso
     else:
         (slopes,) = torch.autograd.grad(scores.gather(1, y[:, None]).sum(), maps, create_graph=True)
         weights = slopes.sum((2, 3))
-    return torch.einsum("nc,nchw->nhw", weights, maps).flatten(1).softmax(1)
+    return torch.einsum("nc,nchw->nhw", weights, maps)
 
 
 def centre(members: list[Tensor], detach: bool) -> Tensor:

@@ -51,6 +51,7 @@ def harmofl(
         server=Server(lambda nets: nets, round),
         weighting=uniform,
         networks=for_images("harmofl", networks),
+        amplitudes=window < 1,
     )
     told = Sent("data-derived", lambda nets, body: {"mean": nets["model"]["buffers"]["amplitude"]})
     return replace(method, sends=also(method.sends, "amplitude", amplitude=told))

@@ -55,7 +55,7 @@ class Body(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         patches = self.conv_proj(x).flatten(2).transpose(1, 2)
-        tokens = torch.cat((self.class_token.expand(len(x), -1, -1), patches), 1)
+        tokens = torch.cat((self.class_token.expand(x.shape[0], -1, -1), patches), 1)
         return self.encoder(tokens)  # type: ignore[no-any-return]
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import matplotlib
 from cycler import cycler
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Picture
 
 from .. import checkpoint
@@ -45,6 +46,9 @@ STYLE: Any = {
 }
 
 
+drawing = matplotlib.rc_context(STYLE)  # decorates what draws: words and keys too are to be in the house style
+
+
 class Figure(NamedTuple):
     """Something to look at: what it is called, what it shows and under which rule, and the numbers behind it."""
 
@@ -73,8 +77,8 @@ def save(figure: Figure, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     about = {"title": figure.title, "caption": figure.caption}
     contents = {
-        "svg": _drawn(figure, "svg"),
-        "png": _drawn(figure, "png", dpi=160, facecolor=PAPER),
+        "svg": svg(figure).encode(),
+        "png": _png(figure),
         "csv": table(figure).encode(),
         "json": json.dumps(about, indent=1).encode(),
     }
@@ -91,25 +95,35 @@ def table(figure: Figure) -> str:
     return file.getvalue()
 
 
+def svg(figure: Figure) -> str:
+    """A figure as a drawn SVG, in its own colours."""
+    file = io.StringIO()
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": figure.name}):  # the same bytes every time
+        # savefig would draw it twice, which takes as long again
+        canvas: Any = FigureCanvasSVG(figure.picture)
+        canvas.print_svg(file, metadata={"Date": None, "Creator": None})
+    return file.getvalue()
+
+
 def inline(figure: Figure) -> str:
     """A figure as SVG to stand in a page, in the page's colours."""
-    return themed(_drawn(figure, "svg").decode(), figure.name)
+    return themed(svg(figure), figure.name)
 
 
-def themed(svg: str, name: str) -> str:
+def themed(drawn: str, name: str) -> str:
     """A drawn SVG with the page's colours for its own, and ids that no other figure there has."""
-    svg = svg[svg.index("<svg") :]
+    head, mark, body = drawn[drawn.index("<svg") :].partition(">")
     for colour, variable in VARIABLES.items():
-        svg = svg.replace(colour, f"var({variable})")
+        body = body.replace(colour, f"var({variable})")
     own = re.sub(r"[^\w-]", "-", name)
-    svg = re.sub(r'\bid="', f'id="{own}-', svg)
-    svg = re.sub(r'(href="|url\()#', rf"\1#{own}-", svg)
-    return re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1))
+    body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
+    body = re.sub(r'\bid="', f'id="{own}-', body)
+    body = re.sub(r'(href="|url\()#', rf"\1#{own}-", body)
+    return re.sub(r' (width|height|xmlns|xmlns:xlink|version)="[^"]*"', "", head) + mark + body
 
 
-def _drawn(figure: Figure, ending: str, **options: Any) -> bytes:
+def _png(figure: Figure) -> bytes:
     file = io.BytesIO()
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": figure.name}):  # the same bytes every time
-        metadata = {"Date": None, "Creator": None} if ending == "svg" else {"Software": None}
-        figure.picture.savefig(file, format=ending, metadata=metadata, **options)
+    with matplotlib.rc_context(STYLE):
+        figure.picture.savefig(file, format="png", metadata={"Software": None}, dpi=160, facecolor=PAPER)
     return file.getvalue()

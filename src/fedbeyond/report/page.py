@@ -1,20 +1,30 @@
-"""One self-contained HTML page: the answer, the table, the curves, what left each site, how it was run."""
+"""One self-contained HTML page: the answer, the table, figures, what left each site, how it was run, what to cite."""
 
+import base64
+import hashlib
+import json
+import re
+from collections import Counter
 from collections.abc import Sequence
+from html import escape
 from importlib.resources import files
-from statistics import mean
+from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from .. import __version__
-from ..data.splits import unseen_domains
+from ..data.pooling import POOLED
 from ..results import Line
-from . import beside, cost, statistics
+from . import beside, cite, cost, gallery, statistics
 from .beside import Beside
-from .table import Table, rows, runs, unseen
+from .figure import Figure, themed
+from .gallery import Shown
+from .made import class_names, made, settings, versions
+from .table import Table, csv, rows, runs, usual
 
-WIDTH, HEIGHT = 320, 180
+ASIDE = 200  # rows of replies set aside
 
 
 def page(
@@ -23,28 +33,49 @@ def page(
     both: Beside | None = None,
     baseline: str | None = None,
     times: Sequence[Line] = (),
+    folders: Sequence[Path] = (),
+    figures: Sequence[Figure] | None = None,
 ) -> str:
-    """The page of all finished runs, perhaps with a paper's numbers beside them."""
-    baseline = baseline or next((name for name in ("fedavg", *table.methods) if name in table.methods), "")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(files(__package__).joinpath("page.html").read_text("utf-8"))
+    """The page of all finished runs, perhaps with a paper's numbers beside them; `folders` are those of the runs."""
+    baseline = baseline or usual(table)
     every = [run for key, run in runs(lines).items() if key[0] in table.methods]
-    return template.render(
+    origin = made(folders)
+    if figures is None:
+        figures = gallery.figures(lines, table, baseline, class_names(origin.configs))
+    references, unknown = cite.references(table.methods)
+    script = _part("page.js")
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["breakable"] = breakable
+    return environment.from_string(_part("page.html")).render(
+        style=Markup(_part("page.css")),
+        script=Markup(script),
+        # nothing is loaded from anywhere, and no other script than ours runs, whatever a figure's file holds
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         table=table,
+        facts=facts(table),
         rows=rows(table),
+        numbers=link(csv(table), "text/csv"),
         both=both,
         pairs=beside.rows(both) if both else [],
         answer=answer(table, baseline),
         baseline=baseline,
         differences=statistics.rows(table, baseline) if len(table.methods) > 1 else [],
         about=statistics.caption(table, baseline),
-        charts=[chart(every, table, target) for target in table.targets],
-        width=WIDTH,
-        height=HEIGHT,
+        figures=cards([*map(gallery.shown, figures), *gallery.kept(folders)]),
         ledger=ledger(every, table),
+        pooled=list(dict.fromkeys(run[0]["method"] for run in every if POOLED in run[0]["left"])),
         costs=cost.rows([line for run in every for line in run], times),
         about_costs=cost.CAPTION,
-        aside=[(run[-1]["method"], line["round"], entry) for run in every for line in run for entry in line["aside"]],
+        sites=cost.by_site([line for run in every for line in run]),
+        about_sites=cost.BY_SITE,
+        aside=aside(every)[:ASIDE],
+        digests=Counter(run[0]["setting"] for run in every),
+        settings=settings(origin.configs),
+        versions=versions(origin.machines),
+        configs=link(json.dumps(origin.configs, indent=1), "application/json") if origin.configs else "",
+        references=references,
+        unknown=unknown,
+        ours=cite.OURS,
         version=__version__,
     )
 
@@ -69,21 +100,52 @@ def answer(table: Table, baseline: str) -> str:
     return f"{text}: {verdict} ({sure}, paired t-test, corrected for {len(found)} comparisons)."
 
 
-def chart(every: list[list[Line]], table: Table, target: str) -> dict[str, Any]:
-    """Accuracy on an unseen domain over rounds, one line a method (the mean of its seeds)."""
-    curves = []
-    for colour, method in enumerate(table.methods):
-        found = [run for run in every if run[0]["method"] == method and target in unseen_domains(run[0]["target"])]
-        if found:
-            length = min(len(run) for run in found)
-            heights = [mean(unseen(run[i], target) for run in found) for i in range(length)]
-            step = WIDTH / max(length - 1, 1)
-            points = " ".join(f"{i * step:.1f},{HEIGHT * (1 - value):.1f}" for i, value in enumerate(heights))
-            curves.append({"method": method, "colour": colour % 8, "points": points})
-    return {"target": target, "curves": curves}
+def facts(table: Table) -> list[tuple[str, str]]:
+    """How much there is behind the answer."""
+    finished = {(method, line["target"], seed) for (method, _, seed), line in table.picked.items()}
+    rounds = sorted({line["rounds"] for line in table.picked.values()})
+    return [
+        ("methods", str(len(table.methods))),
+        ("unseen domains", str(len(table.targets))),
+        ("seeds", str(len(table.seeds))),
+        ("finished runs", str(len(finished))),
+        ("rounds", " or ".join(map(str, rounds)) or "-"),
+    ]
 
 
-def ledger(every: list[list[Line]], table: Table) -> list[tuple[str, str, str, int]]:
+def cards(found: Sequence[Shown]) -> list[dict[str, Any]]:
+    """Figures as the page shows them: drawn in its colours, named for those who cannot see them, and to take along."""
+    ready, taken = [], Counter[str]()
+    for one in found:
+        taken[one.name] += 1
+        name = one.name if taken[one.name] == 1 else f"{one.name}-{taken[one.name]}"
+        said = f'<svg role="img" aria-label="{escape(one.title)}. {escape(one.caption)}"'
+        if wide := re.search(r'viewBox="\S+ \S+ (\d+)', one.svg):  # on a small screen one scrolls: words stay readable
+            said += f' style="min-width: {wide[1]}px"'
+        ready.append(
+            {
+                "name": name,
+                "title": one.title,
+                "caption": one.caption.rstrip("."),
+                "svg": Markup(themed(one.svg, name).replace("<svg", said, 1)),
+                "drawn": link(one.svg, "image/svg+xml"),
+                "numbers": link(one.csv, "text/csv"),
+            }
+        )
+    return ready
+
+
+def breakable(text: str) -> Markup:
+    """A spelling that may go on in the next line between its parts and options."""
+    return Markup(re.sub(r"(?<=\()|(?=\+)", "<wbr>", escape(text)))
+
+
+def link(content: str, kind: str) -> str:
+    """A file inside the page, which a browser saves without asking anyone."""
+    return f"data:{kind};base64,{base64.b64encode(content.encode()).decode()}"
+
+
+def ledger(every: Sequence[Sequence[Line]], table: Table) -> list[tuple[str, str, str, int]]:
     """What leaves a site in a round, at most, under each method."""
     book: dict[tuple[str, str, str], int] = {}
     for run in every:
@@ -94,3 +156,15 @@ def ledger(every: list[list[Line]], table: Table) -> list[tuple[str, str, str, i
                         key = (line["method"], kind, name)
                         book[key] = max(size, book.get(key, 0))
     return [(*key, size) for key, size in sorted(book.items(), key=lambda item: table.methods.index(item[0][0]))]
+
+
+def aside(every: Sequence[Sequence[Line]]) -> list[tuple[str, str, str, int]]:
+    """Replies that were not used, and why; how often."""
+    entries = (
+        (line["method"], entry["site"], entry["reason"]) for run in every for line in run for entry in line["aside"]
+    )
+    return [(*key, count) for key, count in Counter(entries).most_common()]
+
+
+def _part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
