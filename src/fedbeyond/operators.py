@@ -128,7 +128,8 @@ def submit(folder: Path, config: Config, out: Path, threads: int = 1) -> str:
     write(app / "pyproject.toml", (PROJECT + toml(told)).encode())
     said = json.loads(flwr(folder, "run", str(app.absolute()), LINK, "--format", "json"))
     if not said.get("success"):
-        raise FederationError(f"the server did not take the run: {said.get('error-message', said)}")
+        told_why = said.get("error-message", said)
+        raise FederationError(f"the server did not take the run: {told_why} (is it up? fedbeyond serve {folder})")
     return str(said["run-id"])
 
 
