@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from . import tree
@@ -50,8 +51,21 @@ def save(path: Path, state: Tree, **notes: Any) -> None:
 
 def content(state: Tree, **notes: Any) -> bytes:
     """What such a file holds."""
+    return pack(state, {"notes": json.dumps(notes, sort_keys=True)})
+
+
+def pack(state: Tree, notes: dict[str, str] | None = None) -> bytes:
+    """A tree as the bytes of a safetensors file."""
     flat = {name: leaf.contiguous() for name, leaf in tree.flatten(state).items()}
-    return to_bytes(_unshared(flat), metadata={"notes": json.dumps(notes, sort_keys=True)})
+    return to_bytes(_unshared(flat), metadata=notes)
+
+
+def unpack(content: bytes) -> Tree:
+    """The tree that was packed; ValueError if there is none in there."""
+    try:
+        return tree.unflatten(from_bytes(content))
+    except SafetensorError as error:
+        raise ValueError(f"no tree ({error})") from None
 
 
 def load(path: Path) -> tuple[Tree, dict[str, Any]]:
@@ -70,6 +84,7 @@ def _unshared(flat: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     seen: set[int] = set()
     out = {}
     for name, leaf in flat.items():
-        out[name] = leaf.clone() if leaf.data_ptr() in seen else leaf
-        seen.add(leaf.data_ptr())
+        memory = leaf.untyped_storage().data_ptr()
+        out[name] = leaf.clone() if memory in seen else leaf
+        seen.add(memory)
     return out

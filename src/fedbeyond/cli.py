@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from . import cli_federation
 from .errors import FedbeyondError
 from .figures import KINDS
 
@@ -264,3 +265,6 @@ def check_data(
     told, well = check(path, name, out if picture else None)
     print(told, end="")
     raise typer.Exit(0 if well else 1)
+
+
+cli_federation.add(app)

@@ -1,6 +1,6 @@
 """What a site does: its answer to each kind of request, and the builder for ordinary local training."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial, reduce
 from itertools import count
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from . import tree
 from .data.augment import Batch
 from .data.site import Site
+from .errors import FederationError
 from .nets import read, resting, write
 from .optimizers import Optimizer, plain_sgd
 from .server import Post, Reply, Request
@@ -29,27 +30,70 @@ class Client(NamedTuple):
 
 
 def enrol(client: Client, site: Site) -> Tree:
-    """A site's two slots at the start: a private state that counts, and none that is pending."""
+    """A site's slots at the start: a private state that counts, and none that is pending."""
     with torch.random.fork_rng(range(torch.cuda.device_count())):
         return {"private": tree.to("cpu", client.init(site.reseed(0, "init")))}
 
 
 def answer(client: Client, site: Site, slots: Tree, request: Request, post: Post) -> tuple[Reply, Tree]:
-    """A site's reply to a request, and its two slots afterwards.
+    """A site's reply to a request, and its slots afterwards.
 
     What a site wants to keep is only pending until the server says, with its next request, that it accepted the
     reply; otherwise it is dropped. So a reply that is lost or refused never leaves site and server out of step.
     Trees travel and rest in main memory; a handler finds them on its site's device.
     """
-    private, pending = slots["private"], slots.get("pending")
-    if pending and int(pending["ticket"]) == post.accepted.get(site.name):
-        private = pending["private"]
+    kept = settle(client, site, slots, post)
     with torch.random.fork_rng(range(torch.cuda.device_count())):  # reseeding is nobody else's business
         site.reseed(post.round, request.kind)
-        received, known = tree.to(site.device, request.body), tree.to(site.device, private)
-        body, kept = client.handlers[request.kind](site, received, known)
-    pending = {"ticket": torch.tensor(post.ticket), "private": tree.to("cpu", kept)}
-    return Reply(site.name, tree.to("cpu", body), site.size), {"private": private, "pending": pending}
+        received, known = tree.to(site.device, request.body), tree.to(site.device, kept["private"])
+        body, private = client.handlers[request.kind](site, received, known)
+    kept["pending"] = {"private": tree.to("cpu", private), "ticket": torch.tensor(post.ticket)}
+    return Reply(site.name, tree.to("cpu", body), site.size), kept
+
+
+def settle(client: Client, site: Site, slots: Tree, post: Post) -> Tree:
+    """The slots once the state that the server counts on is the one that counts.
+
+    A server that stops in the middle of a round plays the round again. So a site holds on to the state `before` the
+    round until the next one begins, though the server accepted more in the meantime.
+    """
+    named = post.accepted.get(site.name)
+    if named is None and "ticket" in slots:  # the run begins again
+        slots = enrol(client, site)
+    current = next((one for one in _states(slots) if _ticket(one) == named), None)
+    if current is None:
+        raise FederationError(
+            f"{site.name} has no private state of exchange {named}, from which the server goes on; bring back what the "
+            "site kept of this run, or begin the run again"
+        )
+    begun = "round" in slots and int(slots["round"]) == post.round
+    before = slots.get("before", slots) if begun else current
+    kept = _state(current) | {"round": torch.tensor(post.round)}
+    return kept if before is current else kept | {"before": _state(before)}
+
+
+def rested(slots: Tree) -> Tree:
+    """A site's slots between rounds, when nobody goes back to the state before the last one."""
+    return {name: part for name, part in slots.items() if name != "before"}
+
+
+def weight(slots: Tree) -> int:
+    """Bytes of what a site keeps for its next answer."""
+    return tree.size(slots.get("pending", slots)["private"])
+
+
+def _states(slots: Tree) -> Iterator[Tree]:
+    """The states that a server may name, each with the ticket it was made under but the one from enrolment."""
+    yield slots
+    yield from (slots[name] for name in ("before", "pending") if name in slots)
+
+
+def _ticket(state: Tree) -> int | None:
+    return int(state["ticket"]) if "ticket" in state else None
+
+
+def _state(held: Tree) -> Tree:
+    return {name: held[name] for name in ("private", "ticket") if name in held}
 
 
 def stepper(

@@ -145,6 +145,10 @@ class Config:
             del kept["public"]
         return kept | {"train": train, "plugins": plugins}
 
+    def digest(self) -> str:
+        """A name for this run and no other."""
+        return sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:16]
+
     def split_file(self) -> Path | None:
         """The file that says who holds what in this run, if one does."""
         if self.train.split is None:

@@ -21,6 +21,10 @@ class FederationError(FedbeyondError):
     """Too few sites gave an answer that can be used."""
 
 
+class PolicyError(FederationError):
+    """A site does not allow what was asked of it."""
+
+
 class StorageError(FedbeyondError):
     """A run's folder, or the cache of decoded images, cannot be read or written."""
 

@@ -1,5 +1,6 @@
 """How good a model is: metrics of a network on a split."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .data.images import Images, Split
+from .nets import write
+from .tree import Tree
 
 AT_ONCE = 512  # images in one evaluation step
 BINS = 15  # of confidence, for the calibration error
@@ -45,6 +48,19 @@ def evaluate(net: nn.Module, split: Split) -> dict[str, Any]:
     images, labels = split
     said = scores(net, images)
     return {"loss": mean_loss(said, labels).item()} | judge(said.softmax(1), labels)
+
+
+def on_average(net: nn.Module, models: Sequence[Tree], split: Split) -> dict[str, Any]:
+    """What a result line says of models on a split; of several, the mean."""
+    found = [evaluate(write(net, model), split) for model in models]
+    return found[0] if len(found) == 1 else {key: _middle([one.get(key) for one in found]) for key in found[0]}
+
+
+def _middle(values: list[Any]) -> Any:
+    """The mean of numbers, or of lists of them, place by place; none where one is missing."""
+    if isinstance(values[0], list):
+        return [_middle(list(each)) for each in zip(*values, strict=True)]
+    return None if None in values else sum(values) / len(values)
 
 
 def judge(chances: Tensor, labels: Tensor) -> dict[str, Any]:

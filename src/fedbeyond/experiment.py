@@ -19,15 +19,15 @@ from .data.images import Split
 from .data.pooling import POOLED, pool
 from .data.site import Site
 from .errors import BusyError, ConfigError, StorageError
-from .evaluate import evaluate
-from .federation import Simulator, participants, play, start
+from .federation import Engine, Simulator, participants, play, start
 from .flops import Counting
 from .gate import Gate, Left
+from .judging import Judges, judges_here
 from .method import Method
-from .nets import Networks, Task, read, write
+from .nets import Networks, Task, read
 from .results import RESULTS, TIMES, Line, selection
 from .server import Round
-from .setting import adapted, dataset, division, networks, public, require, sources
+from .setting import dataset, division, method_of, networks, of_a_site, public, require, sources
 from .tree import Tree
 
 
@@ -37,22 +37,20 @@ class Experiment(NamedTuple):
     config: Config
     method: Method
     nets: Networks
-    federation: Simulator
+    federation: Engine
     gate: Gate
-    vals: dict[str, Split]  # what each client validates on
-    tests: dict[str, Split]  # the unseen domains
+    judges: Judges
+    vals: dict[str, Split]  # what each client validates on; none if it is not here
+    tests: dict[str, Split]  # the unseen domains, likewise
     homes: dict[str, str]  # the domain that each client stands for
     owns: Mapping[str, Split] = {}  # what each client keeps apart for an in-domain test
 
 
 def prepare(config: Config, device: str = "cpu") -> Experiment:
     """Put a run together without training anything."""
-    registry.load_plugins(config.plugins)
-    optimizer = registry.make_one("optimizers", config.optimizer)
-    method = adapted(registry.build(config.method, optimizer=optimizer), config.train)
+    method = method_of(config)
     network = registry.make_one("networks", config.network)
     domains = dataset(config.data)
-    train = config.train
     divided = division(config, domains)
     data, tests = hand_out(domains, divided)
     homes = {name: holding.domain for name, holding in divided.clients.items()}
@@ -60,9 +58,7 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
     require(method, config, many)
     shape = tuple(next(iter(tests.values()))[0].shape[1:])
     nets = networks(method, Task(domains.classes, shape, network, many), config.seed, device)
-    settings: dict[str, Any] = {"batch_size": train.batch_size, "epochs": train.epochs, "rounds": train.rounds}
-    settings |= {"schedule": registry.make_one("schedules", train.schedule)}
-    settings |= {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}
+    settings = of_a_site(config, method, device)
     vals = {name: splits["val"] for name, splits in data.items()}
     if method.pooled:
         pooled, origin = pool(data, homes)
@@ -72,9 +68,10 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
         data = {name: splits | {"public": shown} for name, splits in data.items()}
     sites = [Site(name, splits, nets, **settings) for name, splits in data.items()]
     shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
-    gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, train.quorum)
+    gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, config.train.quorum)
     simulator, owns = Simulator(method.client, sites), own_tests(domains, divided)
-    return Experiment(config, method, nets, simulator, gate, vals, tests, homes, owns)
+    judges = judges_here(nets["model"], vals, tests, homes, owns)
+    return Experiment(config, method, nets, simulator, gate, judges, vals, tests, homes, owns)
 
 
 def place(out: Path, config: Config) -> Path:
@@ -135,8 +132,9 @@ def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
         for number in range(first, total):
             began = time.perf_counter()
             asked = participants(clients, config.train.clients_per_round, config.seed, number)
-            now = Round(number, total, asked, clients, config.seed)
-            counting = Counting(federation) if number + 1 == total else None  # when warm-ups are over
+            now = Round(number, total, asked, clients, config.seed, config.digest())
+            here = isinstance(federation, Simulator)  # elsewhere, nobody sees what an answer takes
+            counting = Counting(federation) if here and number + 1 == total else None  # when warm-ups are over
             state, minutes = play(experiment.method, state, now, counting or federation, experiment.gate)
             line = describe(experiment, number, state, minutes)
             results.append(folder / RESULTS, line)  # before the checkpoint: what has none is trimmed and redone
@@ -149,7 +147,7 @@ def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
                 best = selection(line)
                 checkpoint.save(folder / "best.safetensors", state["server"]["model"], round=number)
             checkpoint.save(
-                folder / "checkpoint.safetensors", {"state": state, "slots": federation.slots}, rounds=number + 1
+                folder / "checkpoint.safetensors", {"state": state, "slots": federation.state()}, rounds=number + 1
             )
             yield line
         checkpoint.write(folder / "done", b"")
@@ -167,7 +165,7 @@ def resume(experiment: Experiment, path: Path) -> tuple[Tree, int]:
         federation.enrol()
         return start(experiment.method, federation.clients, experiment.gate.nets), 0
     saved, notes = checkpoint.load(path)
-    federation.slots = saved["slots"]
+    federation.restore(saved["slots"])
     return saved["state"], int(notes["rounds"])
 
 
@@ -198,6 +196,7 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
     """The line of a round: how good the global model is everywhere, if it is time to judge, and what happened."""
     config, train = experiment.config, experiment.config.train
     due = (number + 1) % train.evaluate_every == 0 or number + 1 == train.rounds
+    scores, absent = experiment.judges(experiment.method.judged(state["server"])) if due else ({}, [])
     numbers = told(state["weighting"]) | told(state["server"])
     return {
         "method": config.method,
@@ -206,58 +205,19 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
         "setting": config.setting(),
         "round": number,
         "rounds": config.train.rounds,
-        **({"scores": judge(experiment, state["server"])} if due else {}),
+        **({"scores": scores} if due else {}),
         "weights": minutes["weights"] or numbers.get("weights", {}),
         "told": numbers,
-        "aside": minutes["aside"],
+        "aside": minutes["aside"] + [{"site": f.client, "request": "evaluate", "reason": f.reason} for f in absent],
         "left": _ledger(minutes["left"]),
         "down": dict(minutes["down"]),
-        "kept": {name: _kept(slots) for name, slots in experiment.federation.slots.items()},
+        "kept": dict(experiment.federation.kept),
     }
-
-
-def judge(experiment: Experiment, server: Tree) -> dict[str, Any]:
-    """How good the model is on every split of every domain; of several models, the mean.
-
-    A client's in-domain test is of its own model alone, where the method judges one of each client's.
-    """
-    models = experiment.method.judged(server)
-    every = list(models.values())
-    scores: dict[str, Any] = {}
-    for name, split in experiment.vals.items():
-        scores[name] = {"val": _numbers(experiment, every, split)}
-        several = experiment.homes[name] != name
-        if several:
-            scores[name] |= {"domain": experiment.homes[name], "images": len(split[1])}
-        if name in experiment.owns:
-            own = experiment.owns[name]
-            scores[name]["own_test"] = _numbers(experiment, [models[name]] if name in models else every, own)
-            scores[name] |= {"own_images": len(own[1])} if several else {}
-    return scores | {name: {"test": _numbers(experiment, every, split)} for name, split in experiment.tests.items()}
 
 
 def told(state: Tree) -> dict[str, Any]:
     """The small numbers that a method keeps under "told", for whoever reads the results."""
     return tree.map(lambda leaf: leaf.item(), state.get("told", {}))  # type: ignore[no-any-return]
-
-
-def _numbers(experiment: Experiment, models: list[Tree], split: Split) -> dict[str, Any]:
-    """How good the models are on a split; of several, the mean."""
-    net = experiment.nets["model"]
-    found = [evaluate(write(net, model), split) for model in models]
-    return found[0] if len(found) == 1 else {key: _middle([one.get(key) for one in found]) for key in found[0]}
-
-
-def _middle(values: list[Any]) -> Any:
-    """The mean of numbers, or of lists of them, place by place; none where one is missing."""
-    if isinstance(values[0], list):
-        return [_middle(list(each)) for each in zip(*values, strict=True)]
-    return None if None in values else sum(values) / len(values)
-
-
-def _kept(slots: Tree) -> int:
-    """Bytes of what a site keeps for the next round."""
-    return tree.size(slots.get("pending", slots)["private"])
 
 
 def _ledger(left: list[Left]) -> dict[str, dict[str, dict[str, int]]]:

@@ -93,7 +93,7 @@ def configuration(run: Path) -> Config:
 def card(setup: Experiment, line: Line) -> dict[str, Any]:
     """What a user of the model has to know."""
     config, data = setup.config, dataset(setup.config.data)
-    domains = {name: len(site.data["train"][1]) for name, site in setup.federation.sites.items()}
+    domains = dict(setup.federation.sizes)
     found, parts = line["scores"].items(), ("val", "own_test", "test")
     about: dict[str, Any] = {"pixels": PIXELS}
     if data.complete is not None:

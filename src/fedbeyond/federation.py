@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from . import tree
-from .client import Client, answer, enrol
+from .client import Client, answer, enrol, rested, weight
 from .data.site import Site, derive
 from .errors import FederationError
 from .gate import Failure, Gate, finite
@@ -23,6 +23,27 @@ class Federation(Protocol):
     def clients(self) -> tuple[str, ...]: ...
 
     def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]: ...
+
+
+class Engine(Federation, Protocol):
+    """A federation on which whole runs are played: it also knows what its sites hold, here or elsewhere."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """How many images each site trains on."""
+
+    @property
+    def kept(self) -> Mapping[str, int]:
+        """Bytes of private state at each site."""
+
+    def enrol(self) -> None:
+        """Begin a run: every site has the private state it starts with."""
+
+    def state(self) -> Tree:
+        """What a checkpoint has to hold of the sites; nothing if they keep it themselves."""
+
+    def restore(self, saved: Tree) -> None:
+        """Go on from what a checkpoint held of them."""
 
 
 def start(method: Method, clients: tuple[str, ...], shared: Tree) -> Tree:
@@ -41,7 +62,7 @@ def play(method: Method, state: Tree, now: Round, federation: Federation, gate: 
     request = next(conversation)
     while True:
         accepted = {client: int(ticket) for client, ticket in post["accepted"].items()}
-        answers = federation.ask(request, Post(now.number, int(post["ticket"]), accepted))
+        answers = federation.ask(request, Post(now.number, int(post["ticket"]), accepted, now.run))
         replies, aside, left = gate.admit(request, answers)
         if request.kind == "train" and method.weighting:
             weights, memory = method.weighting.update(replies, memory, now)
@@ -85,6 +106,20 @@ class Simulator:
     @property
     def clients(self) -> tuple[str, ...]:
         return tuple(self.sites)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {name: site.size for name, site in self.sites.items()}
+
+    @property
+    def kept(self) -> dict[str, int]:
+        return {name: weight(slots) for name, slots in self.slots.items()}
+
+    def state(self) -> Tree:
+        return {name: rested(slots) for name, slots in self.slots.items()}
+
+    def restore(self, saved: Tree) -> None:
+        self.slots = saved
 
     def ask(self, request: Request, post: Post) -> dict[str, Reply | Failure]:
         return {name: self._answer(name, request, post) for name in request.to}

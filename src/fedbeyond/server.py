@@ -38,14 +38,20 @@ class Round(NamedTuple):
     clients: tuple[str, ...]  # who takes part in this round
     enrolled: tuple[str, ...]  # who could
     seed: int = 0  # of the run, for servers that draw
+    run: str = ""  # which run it is, for sites that keep the states of several
 
 
 class Post(NamedTuple):
-    """What goes with a request: which exchange of the run it is, and whose earlier answers were accepted."""
+    """What goes with a request: which exchange of which run it is, and whose earlier answers were accepted."""
 
     round: int
     ticket: int
     accepted: Mapping[str, int]  # client -> the ticket of its last accepted reply
+    run: str = ""
+
+    def to(self, client: str) -> "Post":
+        """What one client need know of it."""
+        return self._replace(accepted={name: ticket for name, ticket in self.accepted.items() if name == client})
 
 
 Conversation = Generator[Request, list[Reply], Tree]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -27,14 +28,33 @@ def dataset(spelled: str) -> Domains:
 
 def division(config: Config, domains: Domains) -> Division:
     """Who holds what in a run: as its file says, or as its rules make it."""
-    train, path = config.train, config.split_file()
+    path = config.split_file()
     if path is not None:
         return saved.load(path, domains, config.target)
-    rules = Rules(
+    return divide(domains, config.target, config.seed, rules(config.train))
+
+
+def rules(train: Train) -> Rules:
+    """How a run shares out images."""
+    made = Rules(
         train.validation, train.clients_per_domain, train.label_skew, train.mixing, train.disjoint, train.target_part
     )
-    rules = rules._replace(test=train.test)
-    return divide(domains, config.target, config.seed, rules)
+    return made._replace(test=train.test)
+
+
+def method_of(config: Config) -> Method:
+    """The method of a run under the run's own choices."""
+    registry.load_plugins(config.plugins)
+    optimizer = registry.make_one("optimizers", config.optimizer)
+    return adapted(registry.build(config.method, optimizer=optimizer), config.train)
+
+
+def of_a_site(config: Config, method: Method, device: str) -> dict[str, Any]:
+    """What a site is told besides its name, its data and its networks."""
+    train = config.train
+    told: dict[str, Any] = {"batch_size": train.batch_size, "epochs": train.epochs, "rounds": train.rounds}
+    told |= {"schedule": registry.make_one("schedules", train.schedule)}
+    return told | {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}
 
 
 def adapted(method: Method, train: Train) -> Method:

@@ -58,7 +58,17 @@ def divide(domains: Domains, target: str | None, seed: int, rules: Rules = PLAIN
     A domain is one client, or several, among whom its labels are spread evenly or with a Dirichlet skew; then clients
     swap images as far as `mixing` says; then each keeps some apart for a test, and some for validation.
     """
-    own = sources(sorted(domains.images), target)
+    clients = holdings(domains, sources(sorted(domains.images), target), seed, rules)
+    return Division(clients, {name: left_out(domains, name, rules) for name in unseen_domains(target)})
+
+
+def left_out(domains: Domains, domain: str, rules: Rules) -> Array:
+    """The rows of a domain that takes no part: all, or the field's own test part."""
+    return everything(domains, domain) if rules.target_part == "whole" else fold(domains, domain, "test", WHOLE)
+
+
+def holdings(domains: Domains, own: list[str], seed: int, rules: Rules) -> dict[str, Holding]:
+    """What the clients of the domains `own` hold; without mixing it does not depend on other domains."""
     table = Table.of(domains, own, rules)
     held, homes = {}, {}
     for place, domain in enumerate(own):
@@ -76,10 +86,7 @@ def divide(domains: Domains, target: str | None, seed: int, rules: Rules = PLAIN
             train, val = cut(table.unit[rest], rules.validation, name, seed, of=len(rows))
         parts = (table.by_domain(own, some) for some in (rest[train], rest[val], test))
         clients[name] = Holding(homes[name], *parts)
-    whole = rules.target_part == "whole"
-    unseen = unseen_domains(target)
-    tests = {name: everything(domains, name) if whole else fold(domains, name, "test", WHOLE) for name in unseen}
-    return Division(clients, tests)
+    return clients
 
 
 WHOLE = "train.target_part = 'whole'"

@@ -7,10 +7,9 @@ from random import Random
 from typing import Literal
 
 import torch
-from safetensors.torch import load as from_bytes
-from safetensors.torch import save as to_bytes
 
 from .. import tree
+from ..checkpoint import pack, unpack
 from ..client import Client
 from ..data.site import Site
 from ..federation import Federation, Simulator
@@ -112,5 +111,4 @@ class Wire:
 
 def across(body: Tree) -> Tree:
     """A tree as it arrives after a journey as bytes."""
-    flat = {name: leaf.clone().contiguous() for name, leaf in tree.flatten(body).items()}
-    return tree.unflatten(from_bytes(to_bytes(flat)))
+    return unpack(pack(body))

@@ -98,11 +98,12 @@ class Table(NamedTuple):
 def unseen(line: Line, domain: str = "", metric: str = "accuracy") -> float:
     """Accuracy (or another metric) on a domain that took no part; on all of them together if none is named."""
     names = (domain,) if domain else unseen_domains(line["target"])
-    found = [line["scores"][name]["test"].get(metric) for name in names]
+    found = [line["scores"].get(name, {}).get("test", {}).get(metric) for name in names]
     if None in found:
         raise ConfigError(
             f"the results of {line['method']}, {line['target']} unseen, hold no {metric}: an older version made them, "
-            "or the domain has images of one class alone; choose another --metric, or run them again"
+            "the domain has images of one class alone, or no guest judged that round; choose another --metric, or run "
+            "them again"
         )
     return mean(map(float, found))
 

@@ -1,0 +1,183 @@
+"""A site on a machine of its own: what it is told of a run, its own data and folder, and its answer to every letter."""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import ValidationError
+from pydantic.dataclasses import dataclass
+from torch import nn
+
+from . import __version__, checkpoint, registry
+from .client import Client, answer, enrol, weight
+from .config import Config, parse
+from .data.division import Division, completed, hand_out, own_tests, taken
+from .data.images import Domains, Split
+from .data.site import Site
+from .data.splits import holdings, left_out
+from .errors import ConfigError, DataError, FederationError, StorageError
+from .judging import measured
+from .letters import ASK, ENROL, EVALUATE, REPLY, Letter, failure
+from .nets import Task
+from .policy import Policy, audit
+from .registry import nearest
+from .server import Post, Request
+from .setting import dataset, method_of, networks, of_a_site, public, rules
+from .tree import Tree
+
+Role = Literal["train", "guest"]
+
+
+@dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
+class Machine:
+    """What a site says of itself: where it is started, never by letter."""
+
+    site: str  # its name in the federation
+    data: str  # spelled as in a configuration
+    folder: Path  # what it keeps between requests, for no other eyes
+    role: Role = "train"  # a guest judges the model and takes no part in making it
+    domain: str | None = None  # which of the data's domains it holds; None: the one of its name
+    public: str | None = None  # images without labels, for methods that need them
+    device: str = "cpu"
+    threads: int = 1
+    policy: Path | None = None  # what it allows
+    superlink: str = ""  # where it finds the federation's server, for who starts it
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Machine":
+        """A site's own settings, checked."""
+        known = {field.name for field in fields(cls)}
+        for key in given:
+            if key not in known:
+                raise ConfigError(f"the node's config: {key} is not known; {nearest(key, known)}")
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(step) for step in first["loc"])
+            raise ConfigError(f"the node's config: {place} does not fit: {first['msg']}; it needs {EXAMPLE}") from None
+
+
+EXAMPLE = """site="hospital_a" data="folder(root='/data')" folder="/var/lib/fedbeyond\""""
+
+
+class Host(NamedTuple):
+    """All that a site needs to answer letters of one run."""
+
+    name: str
+    client: Client
+    site: Site | None  # a guest has none
+    net: nn.Module
+    splits: Mapping[str, Split]  # what it judges models on
+    folder: Path
+    facts: dict[str, Any]  # what it tells when it enrols
+
+
+def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Host:
+    """The site as a run needs it, on its own data."""
+    if config.plugins or config.train.split or config.train.mixing:
+        raise ConfigError("plugins, train.split and train.mixing cannot be told to a site on another machine")
+    method = method_of(config)
+    if method.pooled:
+        raise ConfigError(f"{config.method} pools the data of all sites, which no federation can")
+    policy = Policy.read(machine.policy) if machine.policy else Policy()
+    policy.allow(config, method, number)
+    domains = own_data(machine)
+    data = held(machine, config, domains)
+    shape = tuple(next(iter(data.values()))[0].shape[1:])
+    task = Task(domains.classes, shape, registry.make_one("networks", config.network), sources)
+    nets = networks(method, task, config.seed, machine.device)
+    facts: dict[str, Any] = {"site": machine.site, "role": machine.role, "fedbeyond": __version__, "shape": list(shape)}
+    facts |= {"classes": list(domains.classes), "domain": machine.domain or machine.site}
+    if machine.role == "guest":
+        return Host(machine.site, method.client, None, nets["model"], data, machine.folder, facts)
+    policy.enough(len(data["train"][1]))
+    judged = {part: split for part, split in data.items() if part != "train"}
+    facts |= {"images": {part: len(split[1]) for part, split in data.items()}}
+    data = {part: data[part] for part in ("train", "val")}
+    if method.public:
+        data = data | {"public": public(config, shape)}
+    site = Site(machine.site, data, nets, **of_a_site(config, method, machine.device))
+    return Host(machine.site, method.client, site, nets["model"], judged, machine.folder, facts)
+
+
+def own_data(machine: Machine) -> Domains:
+    """The data of the site's own domain, and nobody else's."""
+    domains, domain = dataset(machine.data), machine.domain or machine.site
+    if domain not in domains.images:
+        raise DataError(
+            f"site {machine.site!r}: {machine.data} has no domain {domain!r}, it has {', '.join(domains.images)}; name "
+            "one of them in the node's config, as in domain='...'"
+        )
+    return domains._replace(images={domain: domains.images[domain]})
+
+
+def held(machine: Machine, config: Config, domains: Domains) -> dict[str, Split]:
+    """What the site trains and validates on, or what a guest judges models on: the rows that a simulation gives it."""
+    (domain,) = domains.images
+    if machine.role == "guest":
+        unseen = taken(domains, {domain: left_out(domains, domain, rules(config.train))})
+        return {"test": completed(domains, unseen, unseen)}
+    clients = holdings(domains, [domain], config.seed, rules(config.train))
+    if machine.site not in clients:
+        raise ConfigError(
+            f"site {machine.site!r} is none of the clients of {domain!r}: {', '.join(clients)}; rename it, or set "
+            "train.clients_per_domain"
+        )
+    alone = Division({machine.site: clients[machine.site]}, {})
+    own = {"own_test": split for split in own_tests(domains, alone).values()}  # noqa: B035 (one, or none)
+    return hand_out(domains, alone)[0][machine.site] | own
+
+
+def respond(machine: Machine, letter: Letter) -> Letter:
+    """A site's answer to a letter of the server, and a line of its log for either; what goes wrong is an answer too."""
+    try:
+        audit(machine.folder, "in", letter)
+        notes = letter.notes
+        told = {"data": machine.data} | ({"public": machine.public} if machine.public else {})
+        config = parse(notes["config"] | told, "the server's configuration")
+        answered = reply(host(machine, config, int(notes["sources"]), int(notes.get("round", 0))), letter)
+        audit(machine.folder, "out", answered, letter)
+        return answered
+    except Exception as error:  # a site that fails says why, as in the simulator
+        failed = failure(error, site=machine.site)
+        with suppress(StorageError):
+            audit(machine.folder, "out", failed, letter)
+        return failed
+
+
+def reply(host: Host, letter: Letter) -> Letter:
+    """The answer of a site that is ready for a run."""
+    notes = letter.notes
+    wanted = notes.get("site", host.name)
+    if wanted != host.name:
+        raise FederationError(f"this is {host.name!r}, and the letter is for {wanted!r}")
+    if not re.fullmatch(r"\w{1,64}", str(notes["run"])):  # it becomes the name of a file
+        raise FederationError(f"{notes['run']!r} is no name of a run")
+    path = host.folder / f"{notes['run']}.safetensors"
+    if letter.subject == ENROL:
+        return Letter(REPLY, host.facts | {"kept": weight(_slots(host, path)) if host.site else 0})
+    if letter.subject == EVALUATE:
+        models = {str(name): letter.body[str(place)] for place, name in enumerate(notes["models"])}
+        scores = measured(host.net, models, host.name, host.splits)
+        return Letter(REPLY, {"client": host.name, "scores": scores})
+    if letter.subject != ASK or host.site is None:
+        raise FederationError(f"{host.name!r} does not answer {letter.subject!r}: its role is {host.facts['role']}")
+    request = Request(str(notes["kind"]), letter.body, (host.name,))
+    accepted = {host.name: int(notes["accepted"])} if "accepted" in notes else {}
+    post = Post(int(notes["round"]), int(notes["ticket"]), accepted, str(notes["run"]))
+    answered, slots = answer(host.client, host.site, _slots(host, path), request, post)
+    with checkpoint.storing(host.folder):
+        host.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    checkpoint.save(path, slots)  # before it answers: what was never kept cannot be accepted
+    told = {"client": answered.client, "weight": answered.weight, "kept": weight(slots)}
+    return Letter(REPLY, told, answered.body)
+
+
+def _slots(host: Host, path: Path) -> Tree:
+    """What the site kept of this run, or what it begins with."""
+    assert host.site
+    return checkpoint.load(path)[0] if path.exists() else enrol(host.client, host.site)

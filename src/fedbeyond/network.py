@@ -1,0 +1,179 @@
+"""A federation whose sites are on machines of their own: the same conversation, carried as letters."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from . import __version__, registry, tree
+from .config import Config
+from .errors import ConfigError, FederationError
+from .experiment import Experiment
+from .gate import Failure, Gate
+from .judging import Judgement, Models, of_a_client
+from .letters import ASK, ENROL, EVALUATE, REPLY, Letter
+from .nets import Task, read
+from .server import Post, Reply, Request
+from .setting import method_of, networks, require
+from .tree import Tree
+
+Answers = Mapping[str, Letter | Failure]
+
+
+class Carrier(Protocol):
+    """Brings letters to machines and their answers back, or says why there is none; waits no longer than it may."""
+
+    def meet(self, hello: Letter, expected: Sequence[str]) -> Answers:
+        """Greet all machines that are there until those expected are among them: what each answers, by its name."""
+
+    def carry(self, letters: Mapping[str, Letter]) -> Answers:
+        """The answer to each letter, by name."""
+
+
+class Network:
+    """An engine over a carrier. Sites keep their private states themselves, and judge models on their own images."""
+
+    def __init__(self, carrier: Carrier, run: dict[str, Any], met: Answers, guests: Sequence[str] = ()) -> None:
+        self.carrier, self.run, self.guests = carrier, run, tuple(sorted(guests))
+        letters = {name: answer for name, answer in sorted(met.items()) if isinstance(answer, Letter)}
+        self.facts = {name: letter.notes for name, letter in letters.items()}
+        self._kept = {name: int(facts["kept"]) for name, facts in self.facts.items()}
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return tuple(self.facts)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {name: int(facts["images"]["train"]) for name, facts in self.facts.items()}
+
+    @property
+    def kept(self) -> dict[str, int]:
+        return dict(self._kept)
+
+    def enrol(self) -> None:
+        """Sites begin by themselves when a server names nothing that it accepted."""
+
+    def state(self) -> Tree:
+        return {}
+
+    def restore(self, saved: Tree) -> None:
+        """Sites go on by themselves from what the server says it accepted."""
+
+    def ask(self, request: Request, post: Post) -> dict[str, Reply | Failure]:
+        letters = {name: self._letter(request, post.to(name), name) for name in request.to}
+        return {name: self._reply(name, answer) for name, answer in self.carrier.carry(letters).items()}
+
+    def judge(self, models: Models) -> Judgement:
+        """Everybody measures the models on images of their own: sites validate, guests test."""
+        body = {str(place): model for place, model in enumerate(models.values())}
+        notes = {name: self._notes(name) | {"models": list(models)} for name in (*self.clients, *self.guests)}
+        letters = {name: Letter(EVALUATE, notes[name], body) for name in notes}
+        answers = self.carrier.carry(letters)
+        judged = {name: _scores(name, answers, "test" if name in self.guests else "val") for name in letters}
+        scores: dict[str, Any] = {}
+        for name, found in judged.items():
+            if not isinstance(found, Failure):
+                facts = self.facts.get(name)  # a guest has none
+                scores[name] = of_a_client(found, name, facts["domain"], facts["images"]) if facts else found
+        aside = [found for found in judged.values() if isinstance(found, Failure)]
+        if not scores.keys() & self.facts.keys():
+            reasons = "; ".join(f"{failure.client}: {failure.reason}" for failure in aside)
+            raise FederationError(f"no site could validate the model ({reasons}); mend the sites, then go on")
+        return Judgement(scores, aside)
+
+    def _notes(self, name: str) -> dict[str, Any]:
+        return self.run | {"site": name}
+
+    def _letter(self, request: Request, post: Post, name: str) -> Letter:
+        asked = {"kind": request.kind, "round": post.round, "ticket": post.ticket, "run": post.run or self.run["run"]}
+        if name in post.accepted:
+            asked["accepted"] = post.accepted[name]
+        return Letter(ASK, self._notes(name) | asked, request.body)
+
+    def _reply(self, name: str, answer: Letter | Failure) -> Reply | Failure:
+        letter = _read(name, answer)
+        if isinstance(letter, Failure):
+            return letter
+        try:
+            self._kept[name] = int(letter.notes["kept"])
+            return Reply(letter.notes["client"], letter.body, letter.notes["weight"])
+        except (KeyError, TypeError, ValueError) as error:
+            return Failure(name, f"sent a letter without {error}")
+
+
+def prepare(
+    config: Config, carrier: Carrier, sites: Sequence[str], guests: Sequence[str] = (), device: str = "cpu"
+) -> Experiment:
+    """Put a run together whose sites are elsewhere; nobody's data are here."""
+    refuse(config)
+    method = method_of(config)
+    if method.pooled:
+        raise ConfigError(f"{config.method} pools the data of all sites, which no federation can; simulate it")
+    run = {"config": told(config), "run": config.digest(), "sources": len(sites)}
+    answers = carrier.meet(Letter(ENROL, run), (*sites, *guests))
+    facts = agreed(answers, sites, guests)
+    require(method, config, len(sites))
+    network = registry.make_one("networks", config.network)
+    task = Task(tuple(facts["classes"]), tuple(facts["shape"]), network, len(sites))
+    nets = networks(method, task, config.seed, device)
+    engine = Network(carrier, run, {name: answers[name] for name in sites}, guests)
+    shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
+    gate = Gate(method.sends, shared, engine.sizes, config.train.quorum)
+    homes = {name: str(facts["domain"]) for name, facts in engine.facts.items()}
+    return Experiment(config, method, nets, engine, gate, engine.judge, {}, {}, homes)
+
+
+def refuse(config: Config) -> None:
+    """What only a simulation can give: whoever writes it has all data before him."""
+    train = config.train
+    given = {"plugins": config.plugins, "train.split": train.split, "train.mixing": train.mixing}
+    for key, value in given.items():
+        if value:
+            raise ConfigError(f"{key} = {value!r} cannot be told to sites on other machines; leave it out, or simulate")
+
+
+def told(config: Config) -> dict[str, Any]:
+    """What sites learn of a configuration: all but where data are, which each of them knows for itself."""
+    return {key: value for key, value in config.identity().items() if key not in ("data", "public")}
+
+
+def agreed(answers: Answers, sites: Sequence[str], guests: Sequence[str]) -> dict[str, Any]:
+    """What those who were met have in common, if all came whom the run needs and all speak of the same task."""
+    roles = dict.fromkeys(sites, "train") | dict.fromkeys(guests, "guest")
+    letters = {name: _read(name, answers.get(name, Failure(name, "is not connected"))) for name in roles}
+    missing = [f"{name}: {found.reason}" for name, found in letters.items() if isinstance(found, Failure)]
+    if missing:
+        raise FederationError(f"not everybody came ({'; '.join(missing)}); start or mend them, then submit again")
+    facts = {name: letter.notes for name, letter in letters.items() if isinstance(letter, Letter)}
+    first = facts[sites[0]]
+    for name, own in facts.items():
+        wanted = {"role": roles[name], "fedbeyond": __version__, "classes": first["classes"], "shape": first["shape"]}
+        for key, value in wanted.items():
+            if own.get(key) != value:
+                raise FederationError(
+                    f"{name} has {key} {own.get(key)}, the federation needs {value}; mend it there, then submit again"
+                )
+    return first
+
+
+def _read(name: str, answer: Letter | Failure) -> Letter | Failure:
+    if isinstance(answer, Failure):
+        return answer
+    return answer if answer.subject == REPLY else Failure(name, str(answer.notes.get("reason", "sent no reply")))
+
+
+def _scores(name: str, answers: Answers, part: str) -> dict[str, Any] | Failure:
+    """What a site says of a model, if it makes sense."""
+    letter = _read(name, answers.get(name, Failure(name, "did not answer")))
+    if isinstance(letter, Failure):
+        return letter
+    found = letter.notes.get("scores")
+    found = found if isinstance(found, dict) else {}
+    known = {part} <= found.keys() <= {part, "own_test"}
+    if letter.notes.get("client") != name or not known or not all(map(_sensible, found.values())):
+        return Failure(name, f"said nothing of the model on its {part} images that makes sense")
+    return dict(found)
+
+
+def _sensible(numbers: Any) -> bool:
+    share = numbers.get("accuracy") if isinstance(numbers, dict) else None
+    return isinstance(share, int | float) and 0 <= share <= 1

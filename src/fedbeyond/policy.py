@@ -1,0 +1,88 @@
+"""What a site allows, in a TOML file of its own that is looked at before its data are; and its log of every letter.
+
+This is hygiene between honest parties. It cannot stop a server that sends other code: that is for the operator, who
+decides what is installed and started on the site's machine.
+"""
+
+import json
+import tomllib
+from dataclasses import fields
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.dataclasses import dataclass
+
+from . import spelling, tree
+from .checkpoint import storing
+from .config import Config
+from .errors import PolicyError
+from .letters import Letter
+from .method import Kind, Method
+from .registry import nearest
+
+LOG = "audit.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
+class Policy:
+    """What may be run here and what may leave; a key left out forbids nothing."""
+
+    methods: tuple[str, ...] | None = None  # methods and wrappers by name
+    sends: tuple[Kind, ...] | None = None  # kinds of content that may leave
+    most_rounds: int | None = None
+    least_images: int | None = None  # to train on: a model of few images tells more of each
+
+    @classmethod
+    def read(cls, path: Path) -> "Policy":
+        """A policy from a file; one that cannot be understood allows nothing."""
+        try:
+            given = tomllib.loads(path.read_text("utf-8"))
+            known = [field.name for field in fields(cls)]
+            for key in given:
+                if key not in known:
+                    raise PolicyError(f"{path}: {key} is not known; {nearest(key, known)}")
+            return cls(**given)
+        except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
+            raise PolicyError(f"{path}: the site's policy cannot be read: {' '.join(str(error).split())}") from None
+
+    def allow(self, config: Config, method: Method, number: int = 0) -> None:
+        """Refuse a run that the site does not want, before it touches data."""
+        names = [part.name for part in spelling.parse(config.method)]
+        strange = [name for name in names if self.methods is not None and name not in self.methods]
+        if strange:
+            raise PolicyError(f"the site's policy does not allow {strange[0]!r}, but {', '.join(self.methods or ())}")
+        for kind, sent in method.sends.items():
+            for name, what in sent.items():
+                if self.sends is not None and what.kind not in self.sends:
+                    raise PolicyError(
+                        f"{config.method} sends {name!r} in answer to {kind!r}, which is {what.kind}; the site's "
+                        f"policy lets {', '.join(self.sends) or 'nothing'} leave"
+                    )
+        rounds = max(config.train.rounds, number + 1)
+        if self.most_rounds is not None and rounds > self.most_rounds:
+            raise PolicyError(f"{rounds} rounds are asked for; the site's policy allows {self.most_rounds}")
+
+    def enough(self, images: int) -> None:
+        """Refuse to train on too few images."""
+        if self.least_images is not None and images < self.least_images:
+            raise PolicyError(f"the site has {images} images to train on; its policy wants {self.least_images} or more")
+
+
+def audit(folder: Path, way: str, letter: Letter, about: Letter | None = None) -> None:
+    """Write down that a letter came in or goes out: what it is about and how large, nothing that it says."""
+    notes = (about.notes if about else {}) | letter.notes
+    line: dict[str, Any] = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "way": way,
+        "subject": letter.subject,
+    }
+    line |= {key: notes[key] for key in ("run", "round", "kind", "reason") if key in notes}
+    line |= {"names": sorted(letter.body), "bytes": tree.size(letter.body)}
+    line |= {"sha256": sha256(letter.text.encode() + letter.content).hexdigest()}
+    with storing(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(folder / LOG, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")

@@ -1,0 +1,351 @@
+"""Over Flower every method gives the numbers of the simulator, bit for bit; what goes wrong has a name and a reason."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedbeyond import experiment, flower, network, registry, tree
+from fedbeyond.checkpoint import pack
+from fedbeyond.config import Config, Train
+from fedbeyond.errors import ConfigError, FederationError
+from fedbeyond.gate import Failure
+from fedbeyond.host import Host, Machine, reply, respond
+from fedbeyond.laws import simulate, simulator, toy
+from fedbeyond.laws.faults import Faulty
+from fedbeyond.letters import ASK, ENROL, FAILURE, REPLY, Letter, opened
+from fedbeyond.setting import dataset
+from grids import Nodes
+from settings import SMALL
+
+ROUNDS = 2
+flower.PAUSE = 0.0  # answers are there at once
+METHODS = [SMALL.get(name, name) for name in registry.SHELVES["methods"] if not registry.build(name).pooled]
+COMPOSED = [*(f"fedavg+{wrapper}" for wrapper in registry.SHELVES["wrappers"]), "fedsb+ga", "scaffold+sha"]
+COMPOSED += ["fedgca+am+ga", "moon+sha", "ndag(width=2, warmup=1)+rc+sha"]
+
+
+def toy_app(method, folder):
+    """A Flower client app that answers for the toy sites; each letter meets a site made anew, as a process would."""
+
+    def answer(context, letter):
+        (site,) = (site for site in toy.sites(method) if site.name == context.node_config["site"])
+        facts = {"site": site.name, "images": {"train": site.size}}
+        return reply(Host(site.name, method.client, site, site.nets["model"], {}, folder / site.name, facts), letter)
+
+    return flower.client_app(answer)
+
+
+@pytest.mark.parametrize("name", METHODS + COMPOSED)
+def test_every_method_over_flower_equals_the_simulator_bit_for_bit(name, tmp_path):
+    method = registry.build(name)
+    want, happened = simulate(registry.build(name), ROUNDS)
+    app = toy_app(method, tmp_path)
+    grid = Nodes({10 * place: (app, {"site": site}) for place, site in enumerate(sorted(toy.SIZES, reverse=True), 1)})
+    lines, run = flower.Lines(grid, deadline=5), {"run": "law", "config": {}, "sources": len(toy.SIZES)}
+    engine = network.Network(lines, run, lines.meet(Letter(ENROL, run), tuple(toy.SIZES)))
+    assert engine.clients == tuple(sorted(toy.SIZES)) and engine.sizes == toy.SIZES
+    state, minutes = simulate(method, ROUNDS, engine)
+    got, flat = tree.flatten(state), tree.flatten(want)
+    assert got.keys() == flat.keys() and all(torch.equal(got[path], flat[path]) for path in flat)
+    assert minutes == happened
+
+
+SITES, UNSEEN = ("cartoon", "painting", "photo"), "sketch"
+
+
+def federation(folder, guests=(UNSEEN,), names=SITES, **settings):
+    """Nodes with the built-in data, each answering for one domain."""
+    app, grid = flower.client_app(), {}
+    for place, site in enumerate((*names, *guests)):
+        own = {"site": site, "data": "styles(share=0.05)", "folder": str(folder / site), "domain": site.split("-")[0]}
+        grid[100 - place] = (app, own | {"role": "guest" if site in guests else "train"})
+    return Nodes(grid, **settings)
+
+
+def play(config, grid, folder, guests=(UNSEEN,), names=SITES, deadline=5.0):
+    setup = network.prepare(config, flower.Lines(grid, deadline), names, guests)
+    return list(experiment.run(setup, folder))
+
+
+@pytest.fixture
+def config(small):
+    return Config(method="fedsb(budget=4)+ga", train=Train(rounds=2, batch_size=8), **small)
+
+
+def same_files(one, other):
+    for name in ("results.jsonl", "best.safetensors", "config.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("method", ["fedsb(budget=4)+ga", "feddag(width=2, warmup=1)", "local"])
+def test_a_run_writes_the_files_of_the_simulator_guests_included(config, method, tmp_path):
+    config = replace(config, method=method)
+    list(experiment.run(experiment.prepare(config), tmp_path / "simulated"))
+    play(config, federation(tmp_path / "sites"), tmp_path / "flower")
+    same_files(tmp_path / "simulated", tmp_path / "flower")
+    assert "sketch" in experiment.lines(tmp_path / "flower")[-1]["scores"]
+
+
+def test_several_clients_of_a_domain_are_several_machines(config, tmp_path):
+    train = Train(rounds=2, batch_size=8, clients_per_domain=2, test=0.2, evaluate_every=2)
+    config = replace(config, train=train, data="styles(share=0.1)", method="local")
+    names = tuple(f"{domain}-{place}" for domain in SITES for place in range(2))
+    list(experiment.run(experiment.prepare(config), tmp_path / "simulated"))
+    grid = federation(tmp_path / "sites", names=names)
+    for _, own in grid.apps.values():
+        own["data"] = "styles(share=0.1)"
+    play(config, grid, tmp_path / "flower", names=names)
+    same_files(tmp_path / "simulated", tmp_path / "flower")
+
+
+class Stopped(Exception):
+    """The server's machine is gone."""
+
+
+def test_a_server_that_stops_after_any_exchange_goes_on_where_it_was(config, tmp_path):
+    """Two requests a round, the first of which changes what a site keeps."""
+    config = replace(config, method="scaffold+sha")
+    list(experiment.run(experiment.prepare(config), tmp_path / "simulated"))
+    grid, stops = federation(tmp_path / "sites"), 0
+    push = grid.push_messages
+
+    def failing(messages):
+        left[0] -= 1
+        numbers = push(messages)
+        if left[0] < 0:
+            raise Stopped
+        return numbers
+
+    grid.push_messages = failing
+    while not (tmp_path / "flower" / "done").exists():
+        left = [1 + stops]  # a little further each time: no point of a round is spared
+        try:
+            play(config, grid, tmp_path / "flower")
+        except Stopped:
+            stops += 1
+    assert stops >= 4
+    same_files(tmp_path / "simulated", tmp_path / "flower")
+
+
+def test_a_site_that_is_silent_is_absent_and_comes_back(config, tmp_path):
+    config = replace(config, method="scaffold", train=Train(rounds=3, batch_size=8))
+    grid = federation(tmp_path / "sites", guests=())
+    setup = network.prepare(config, flower.Lines(grid, 0.05), SITES)
+    lines = experiment.run(setup, tmp_path / "run")
+    next(lines)
+    grid.silent.add(100)  # cartoon
+    second = next(lines)
+    reason = {"site": "cartoon", "reason": "no answer within 0.05 s"}
+    assert second["aside"] == [reason | {"request": "train"}, reason | {"request": "evaluate"}]
+    assert set(second["scores"]) == {"painting", "photo"} and set(second["weights"]) == {"painting", "photo"}
+    grid.silent.clear()
+    third = next(lines)
+    assert third["aside"] == [] and set(third["weights"]) == set(SITES)
+
+
+def test_a_lost_answer_equals_a_simulated_absence(tmp_path):
+    """The site trained and kept what it learnt; nobody heard of it, so it does not count."""
+    method = registry.build("scaffold")
+    absent = Faulty(simulator(method), "north", 1, "absent")
+    want = tree.flatten(simulate(method, 3, absent)[0])
+    app = toy_app(method, tmp_path)
+    grid = Nodes({place: (app, {"site": site}) for place, site in enumerate(toy.SIZES, 1)})
+    lines, run = flower.Lines(grid, deadline=0.1), {"run": "law", "config": {}, "sources": 3}
+    engine = network.Network(lines, run, lines.meet(Letter(ENROL, run), tuple(toy.SIZES)))
+    answers = engine.ask
+
+    def losing(request, post):
+        found = answers(request, post)
+        return found | {"north": Failure("north", "lost")} if post.round == 1 else found
+
+    engine.ask = losing
+    got = tree.flatten(simulate(method, 3, engine)[0])
+    assert all(torch.equal(got[path], want[path]) for path in want)
+
+
+def test_a_machine_that_is_started_again_under_another_number_is_found(config, tmp_path):
+    grid = federation(tmp_path / "sites", guests=())
+    lines = experiment.run(network.prepare(config, flower.Lines(grid, 1), SITES), tmp_path / "run")
+    next(lines)
+    grid.apps[55] = grid.apps.pop(99)  # painting
+    assert next(lines)["aside"] == []
+
+
+def test_a_machine_that_is_gone_is_not_waited_for(config, tmp_path):
+    grid = federation(tmp_path / "sites", guests=())
+    lines = experiment.run(network.prepare(config, flower.Lines(grid, 1000), SITES), tmp_path / "run")
+    next(lines)
+    del grid.apps[99]
+    assert {aside["reason"] for aside in next(lines)["aside"]} == {"is not connected"}
+
+
+def test_who_is_none_of_ours_takes_no_part(config, tmp_path, capsys):
+    grid = federation(tmp_path / "sites", guests=(), names=("cartoon", "painting", "spy"))
+    with pytest.raises(FederationError, match=r"not everybody came \(photo: is not connected\); start or mend"):
+        play(config, grid, tmp_path / "run", guests=(), deadline=0.05)
+    assert "takes no part: the federation has no site 'spy' (DataError: site 'spy'" in capsys.readouterr().out
+
+
+def test_a_machine_cannot_take_the_name_of_another(config, tmp_path, capsys):
+    grid = federation(tmp_path / "sites", guests=(), names=("cartoon", "painting", "photo", "photo"))
+    grid.names = {100: "cartoon", 99: "painting", 98: "photo", 97: "spy"}  # as their keys are registered
+    play(config, grid, tmp_path / "run", guests=())
+    assert "node 97 takes no part: the federation has no site 'spy'" in capsys.readouterr().out
+    assert 97 not in {message.metadata.dst_node_id for message in grid.heard}  # it was told nothing
+    grid.names = {100: "cartoon", 99: "photo", 97: "spy"}
+    flower.Lines(grid, 0.05).meet(Letter(ENROL, network_notes(config)), SITES)
+    assert "node 99 takes no part: it says it is 'painting', and its key is that of 'photo'" in capsys.readouterr().out
+    grid.names = {}
+    flower.Lines(grid, 0.05).meet(Letter(ENROL, network_notes(config)), (*SITES, "nobody"))
+    assert "takes no part: another machine is 'photo' already" in capsys.readouterr().out
+
+
+def network_notes(config):
+    return {"config": network.told(config), "run": config.digest(), "sources": 3}
+
+
+def test_sites_that_speak_of_another_task_are_named(config, tmp_path):
+    grid = federation(tmp_path / "sites", guests=())
+    grid.apps[98][1]["role"] = "guest"
+    with pytest.raises(FederationError, match="photo has role guest, the federation needs train"):
+        play(config, grid, tmp_path / "run", guests=())
+
+
+def test_what_a_site_cannot_do_is_told_with_its_reason(config, tmp_path):
+    grid = federation(tmp_path / "sites", guests=())
+    grid.apps[98][1]["data"] = "folder(root='/nowhere')"
+    with pytest.raises(FederationError, match=r"photo: DataError: /nowhere: no such folder"):
+        play(config, grid, tmp_path / "run", guests=())
+    grid.apps[98][1]["colour"] = "blue"
+    (answer,) = [a for _, a in flower.Lines(grid, 1)._exchange({98: Letter(ENROL, network_notes(config))})]
+    assert answer.subject == FAILURE and "colour is not known" in answer.notes["reason"]
+    with pytest.raises(ConfigError, match=r"data does not fit: Field required; it needs site="):
+        Machine.of({"site": "photo", "folder": "x"})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"method": "erm"}, "erm pools the data of all sites"),
+        ({"train": Train(mixing=0.5)}, r"train\.mixing = 0\.5 cannot be told to sites"),
+        ({"plugins": ("mine.py",)}, "plugins = .* cannot be told to sites"),
+    ],
+)
+def test_what_only_a_simulation_can_give_is_refused_before_anybody_is_asked(config, change, reason, tmp_path):
+    grid = federation(tmp_path)
+    with pytest.raises(ConfigError, match=reason):
+        play(replace(config, **change), grid, tmp_path / "run")
+    assert grid.heard == []
+
+
+def test_a_server_cannot_choose_what_a_site_reads_or_where_it_writes(config, tmp_path):
+    machine = Machine.of(federation(tmp_path).apps[98][1])
+    notes = network_notes(config)
+    told = notes | {"config": notes["config"] | {"data": "folder(root='/etc')"}}
+    assert respond(machine, Letter(ENROL, told)).notes["classes"] == list(dataset("styles(share=0.05)").classes)
+    assert "no name of a run" in respond(machine, Letter(ENROL, notes | {"run": "../../evil"})).notes["reason"]
+    assert (
+        "'photo', and the letter is for 'x'" in respond(machine, Letter(ENROL, notes | {"site": "x"})).notes["reason"]
+    )
+    plugged = notes | {"config": notes["config"] | {"plugins": ["evil.py"]}}
+    assert "cannot be told" in respond(machine, Letter(ENROL, plugged)).notes["reason"]
+
+
+def test_a_guest_takes_no_part_in_making_the_model(config, tmp_path):
+    machine = Machine.of(federation(tmp_path).apps[97][1])
+    asked = {"kind": "train", "round": 0, "ticket": 0}
+    answer = respond(machine, Letter(ASK, network_notes(config) | asked, {"model": {}}))
+    assert "'sketch' does not answer 'ask': its role is guest" in answer.notes["reason"]
+
+
+def test_what_is_no_letter_is_set_aside():
+    for text, content in [("[]", pack({})), ('{"subject": 1}', pack({})), ("{", pack({})), ('{"subject": "a"}', b"xx")]:
+        with pytest.raises(ValueError):
+            opened(text, content)
+    letter = Letter(REPLY, {"a": 0.1}, {"b": {"z": torch.arange(3), "a": torch.zeros(())}, "e": {}})
+    back = opened(letter.text, letter.content)
+    assert back.notes == letter.notes and list(tree.flatten(back.body)) == ["b/z", "b/a", "e/"]
+    with pytest.raises(ValueError, match="other leaves"):
+        opened(letter.text, pack({"b": torch.zeros(1)}))
+
+
+def test_a_site_that_lies_about_its_scores_is_not_believed(config, tmp_path):
+    good = {"client": "a", "scores": {"val": {"accuracy": 0.5}}}
+    for wrong in ({"scores": {"val": {"accuracy": 2}}}, {"scores": []}, {"client": "b"}, {"scores": {"test": {}}}):
+        assert isinstance(network._scores("a", {"a": Letter(REPLY, good | wrong)}, "val"), Failure)
+    assert network._scores("a", {"a": Letter(REPLY, good)}, "val") == {"val": {"accuracy": 0.5}}
+
+
+def test_flower_is_named_where_it_is_missing_and_reports_to_nobody():
+    code = "import sys; sys.modules['flwr'] = None; import fedbeyond.flower"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'fedbeyond[flower]'" in ended.stderr
+    from flwr.supercore.telemetry import FLWR_TELEMETRY_ENABLED
+
+    assert FLWR_TELEMETRY_ENABLED == "0" and os.environ["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+
+
+def test_flower_is_imported_in_one_module_alone():
+    source = Path(flower.__file__).parent
+    assert [
+        path.name for path in source.rglob("*.py") if re.search(r"^\s*(from|import) flwr", path.read_text(), re.M)
+    ] == ["flower.py"]
+
+
+POLICIES = [
+    ('methods = ["fedavg", "ga"]', "does not allow 'fedsb', but fedavg, ga"),
+    (
+        'sends = ["scalars"]',
+        "sends 'model' in answer to 'train', which is parameters; the site's policy lets scalars leave",
+    ),
+    ("most_rounds = 1", "2 rounds are asked for; the site's policy allows 1"),
+    ("least_images = 1000", "images to train on; its policy wants 1000 or more"),
+    ('metods = ["fedavg"]', "metods is not known; did you mean 'methods'?"),
+    ("methods = 3", "the site's policy cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), POLICIES)
+def test_what_a_sites_policy_does_not_allow_is_refused_and_told_to_both_sides(config, text, reason, tmp_path):
+    grid = federation(tmp_path / "sites", guests=())
+    (tmp_path / "policy.toml").write_text(text)
+    grid.apps[98][1]["policy"] = str(tmp_path / "policy.toml")
+    with pytest.raises(FederationError, match=rf"photo: PolicyError: .*{re.escape(reason)}"):
+        play(config, grid, tmp_path / "run", guests=())
+    last = json.loads((tmp_path / "sites" / "photo" / "audit.jsonl").read_text().splitlines()[-1])
+    assert last["way"] == "out" and last["subject"] == "failure" and reason in last["reason"]
+
+
+def test_a_policy_is_looked_at_before_the_data_are(config, tmp_path):
+    (tmp_path / "policy.toml").write_text('methods = ["fedavg"]')
+    own = {"site": "photo", "data": "folder(root='/nowhere')", "folder": tmp_path, "policy": tmp_path / "policy.toml"}
+    assert "PolicyError" in respond(Machine.of(own), Letter(ENROL, network_notes(config))).notes["reason"]
+
+
+def test_more_rounds_than_were_told_are_refused(config, tmp_path):
+    (tmp_path / "policy.toml").write_text("most_rounds = 5")
+    machine = Machine.of(federation(tmp_path).apps[98][1] | {"policy": tmp_path / "policy.toml"})
+    asked = Letter(ASK, network_notes(config) | {"kind": "train", "round": 5, "ticket": 9}, {})
+    assert "6 rounds are asked for; the site's policy allows 5" in respond(machine, asked).notes["reason"]
+
+
+def test_every_letter_leaves_a_line_in_the_sites_log_and_no_content(config, tmp_path):
+    grid = federation(tmp_path / "sites")
+    play(config, grid, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "sites" / "photo" / "audit.jsonl").read_text().splitlines()]
+    said = [(line["way"], line["subject"], line.get("round"), line.get("kind")) for line in lines]
+    round_of = [("in", "ask", 0, "train"), ("out", "reply", 0, "train")]
+    judging = [("in", "evaluate", None, None), ("out", "reply", None, None)]
+    assert said[:6] == [("in", "enrol", None, None), ("out", "reply", None, None), *round_of, *judging]
+    assert len(lines) == 2 + 2 * 4 and lines[3]["bytes"] > lines[1]["bytes"] == 0
+    assert all(len(line["sha256"]) == 64 and "scores" not in line and "config" not in line for line in lines)
+    left = experiment.lines(tmp_path / "run")[0]["left"]["photo"]
+    assert lines[3]["bytes"] == sum(size for names in left.values() for size in names.values())
+    assert lines[3]["names"] == sorted(name for names in left.values() for name in names)

@@ -1,0 +1,153 @@
+"""A federation's folder: who may read what in it, and what Flower's programs are told."""
+
+import ssl
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from fedbeyond import keys, operators
+from fedbeyond.cli import app
+from fedbeyond.config import Config
+from fedbeyond.errors import ConfigError
+from fedbeyond.host import Machine
+from fedbeyond.operators import Charter
+from fedbeyond.preflight import preflight
+
+CHARTER = Charter("link.example.org:9443", ("north", "south"), ("west",), deadline=60.0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    operators.init(tmp_path / "federation", CHARTER)
+    return tmp_path / "federation"
+
+
+def test_secrets_are_for_their_owner_alone(folder):
+    secret = [folder / "server" / keys.SERVER_KEY, *folder.glob("sites/*/key")]
+    assert len(secret) == 4 and {stat.S_IMODE(path.stat().st_mode) for path in secret} == {0o600}
+    bundles = [folder / "server", *folder.glob("sites/*")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in bundles} == {0o700}
+    assert not [path for path in (folder / "server").rglob("*") if path.name == "key"]  # sites' keys stay with sites
+
+
+def test_the_servers_certificate_is_signed_by_the_federation_for_its_names(folder):
+    root, leaf = (
+        x509.load_pem_x509_certificate((folder / "server" / n).read_bytes()) for n in ("ca.crt", "server.pem")
+    )
+    leaf.verify_directly_issued_by(root)
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["link.example.org", "localhost"]
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert root.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    context = ssl.create_default_context(cafile=str(folder / "sites" / "north" / "ca.crt"))
+    assert context.cert_store_stats()["x509_ca"] == 1
+
+
+def test_each_site_has_a_key_of_its_own_that_the_server_knows_by_name(folder):
+    halves = set()
+    for name in ("north", "south", "west"):
+        key = load_ssh_private_key((folder / "sites" / name / "key").read_bytes(), None)
+        known = load_ssh_public_key((folder / "server" / "sites" / f"{name}.pub").read_bytes())
+        assert isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name == "secp384r1"
+        assert key.public_key().public_numbers() == known.public_numbers()
+        halves.add(known.public_numbers().x)
+    assert len(halves) == 3
+
+
+def test_a_site_is_told_its_name_its_role_and_where_the_server_is(folder):
+    own = Machine.of(tomllib.loads((folder / "sites" / "west" / "site.toml").read_text()))
+    assert (own.site, own.role, own.superlink) == ("west", "guest", "link.example.org:9443")
+    assert operators.charter_of(folder) == CHARTER
+
+
+def test_flower_is_started_with_tls_and_keys_and_without_reports(folder, tmp_path):
+    link, node = operators.link_command(folder), operators.node_command(folder / "sites" / "north", 7777)
+    assert "--enable-supernode-auth" in link and "--disable-runtime-dependency-installation" in link
+    assert "--insecure" not in link + node and link[link.index("--host") + 1] == "127.0.0.1"
+    assert node[node.index("--auth-supernode-private-key") + 1].endswith("sites/north/key")
+    told = tomllib.loads(Path(node[node.index("--node-config") + 1]).read_text())
+    assert told["folder"] == str(folder / "sites" / "north" / "state")
+    quiet = operators.environment(tmp_path)
+    assert quiet["FLWR_TELEMETRY_ENABLED"] == "0" and quiet["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+
+
+def test_a_folder_is_never_written_over(folder):
+    before = (folder / "server" / keys.SERVER_KEY).read_bytes()
+    with pytest.raises(ConfigError, match=r"is there already; choose another folder"):
+        operators.init(folder, CHARTER)
+    assert (folder / "server" / keys.SERVER_KEY).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("charter", "complaint"),
+    [
+        (CHARTER._replace(sites=("a b",)), "letters, digits, - and _, not 'a b'"),
+        (CHARTER._replace(sites=("../x",)), "letters, digits"),
+        (CHARTER._replace(sites=("a", "a")), "'a' is there twice"),
+        (CHARTER._replace(sites=()), "needs a site"),
+        (CHARTER._replace(address="nowhere"), "an address is host:port"),
+    ],
+)
+def test_a_charter_that_cannot_be_is_refused_before_anything_is_written(charter, complaint, tmp_path):
+    with pytest.raises(ConfigError, match=complaint):
+        operators.init(tmp_path / "federation", charter)
+    assert not (tmp_path / "federation").exists()
+
+
+def test_what_is_no_federation_is_said(tmp_path):
+    with pytest.raises(ConfigError, match=r"federation\.toml cannot be read .* give the folder that 'federation init'"):
+        operators.charter_of(tmp_path)
+
+
+def test_the_command_writes_the_folder_and_says_who_does_what(tmp_path, capsys):
+    words = [
+        "federation",
+        "init",
+        str(tmp_path / "f"),
+        "--address",
+        "h:1",
+        "--site",
+        "a",
+        "--site",
+        "b",
+        "--guest",
+        "c",
+    ]
+    app(words, standalone_mode=False)
+    said = capsys.readouterr().out
+    assert "fedbeyond serve" in said and said.count("fedbeyond join") == 3
+    assert operators.charter_of(tmp_path / "f").guests == ("c",)
+
+
+def look(bundle, *run):
+    """What preflight says, by what it is about."""
+    return {finding.what: finding for finding in preflight(bundle, *run)}
+
+
+def test_preflight_names_what_is_not_ready_and_what_would_leave(folder, small):
+    bundle = folder / "sites" / "north"
+    found = look(bundle)
+    assert not found["server"].well and "link.example.org:9443 cannot be reached" in found["server"].told
+    assert not found["data"].well and "/data" in found["data"].told
+    assert found["key"].well and found["versions"].well
+    (bundle / "key").chmod(0o644)
+    own = {"site": "photo", "superlink": "127.0.0.1:1", "data": "styles(share=0.05)", "folder": "state"}
+    (bundle / "site.toml").write_text(operators.toml(own | {"policy": "policy.toml"}))
+    (bundle / "policy.toml").write_text('sends = ["parameters"]')
+    found = look(bundle, Config(method="fedsb", **small))
+    assert not found["key"].well and "chmod 600" in found["key"].told
+    assert found["data"].well and "images of photo" in found["data"].told and found["run"].well
+    told = [finding.told for finding in preflight(bundle, Config(method="fedsb", **small)) if finding.what == "leaves"]
+    assert "in answer to 'train': model (parameters)" in told
+    refused = look(bundle, Config(method="fedavg+ga", **small))["run"]
+    assert not refused.well and "which is scalars; the site's policy lets parameters leave" in refused.told
+
+
+def test_preflight_says_which_setting_is_wrong(folder):
+    (folder / "sites" / "north" / "site.toml").write_text('site = "north"\ncolour = "blue"')
+    assert "colour is not known" in look(folder / "sites" / "north")["settings"].told
