@@ -254,6 +254,8 @@ def test_a_server_cannot_choose_what_a_site_reads_or_where_it_writes(config, tmp
     assert (
         "'photo', and the letter is for 'x'" in respond(machine, Letter(ENROL, notes | {"site": "x"})).notes["reason"]
     )
+    shown = notes | {"config": notes["config"] | {"method": "fccl", "public": "folder(root='/etc')"}}
+    assert "fccl needs images without labels" in respond(machine, Letter(ENROL, shown)).notes["reason"]
     plugged = notes | {"config": notes["config"] | {"plugins": ["evil.py"]}}
     assert "cannot be told" in respond(machine, Letter(ENROL, plugged)).notes["reason"]
 

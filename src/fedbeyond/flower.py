@@ -189,6 +189,7 @@ def server_app() -> ServerApp:
 
 def told(line: Mapping[str, Any]) -> str:
     """A result line in a few words."""
-    scores = [f"{n} {s[p]['accuracy']:.1%}" for n, s in line["scores"].items() for p in ("val", "test") if p in s]
+    judged = line.get("scores", {}).items()
+    scores = [f"{n} {s[p]['accuracy']:.1%}" for n, s in judged for p in ("val", "test") if p in s]
     absent = [f"{aside['site']} aside: {aside['reason']}" for aside in line["aside"]]
     return ", ".join(scores + absent)

@@ -25,7 +25,7 @@ from .nets import Task
 from .policy import Policy, audit
 from .registry import nearest
 from .server import Post, Request
-from .setting import dataset, method_of, networks, of_a_site, public, rules
+from .setting import dataset, method_of, networks, of_a_site, public, require, rules
 from .tree import Tree
 
 Role = Literal["train", "guest"]
@@ -98,6 +98,7 @@ def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Hos
     judged = {part: split for part, split in data.items() if part != "train"}
     facts |= {"images": {part: len(split[1]) for part, split in data.items()}}
     data = {part: data[part] for part in ("train", "val")}
+    require(method, config, max(sources, method.least))  # how many sites there are is the server's to know
     if method.public:
         data = data | {"public": public(config, shape)}
     site = Site(machine.site, data, nets, **of_a_site(config, method, machine.device))
@@ -137,8 +138,8 @@ def respond(machine: Machine, letter: Letter) -> Letter:
     try:
         audit(machine.folder, "in", letter)
         notes = letter.notes
-        told = {"data": machine.data} | ({"public": machine.public} if machine.public else {})
-        config = parse(notes["config"] | told, "the server's configuration")
+        own = {"data": machine.data, "public": machine.public}  # whatever the server says of them
+        config = parse(notes["config"] | own, "the server's configuration")
         answered = reply(host(machine, config, int(notes["sources"]), int(notes.get("round", 0))), letter)
         audit(machine.folder, "out", answered, letter)
         return answered
