@@ -121,7 +121,7 @@ def test_a_teacher_follows_by_a_moving_average():
 
 def test_a_teacher_keeps_a_tenth_of_itself_over_a_round_unless_told_otherwise():
     method, rates = ndag(width=4), []
-    (site, *_) = toy.sites(method)  # 20 images: three batches of eight
+    (site,) = toy.sites(method, {"east": 20})  # three batches of eight
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedbeyond.methods.ndag.follow", lambda teacher, student, decay: rates.append(decay))
         received = toy.shared(method) | {"warm": torch.tensor(False)}
@@ -141,7 +141,7 @@ def test_the_three_ways_to_hand_out_the_model(kind):
     sent = {left.name for happened in minutes for left in happened["left"]}
     assert sent == {"model", "generator"} | ({"student"} if kind == 2 else set())
     assert ("teacher" in private["east"]) is (kind == 3) and ("student" in state) is (kind == 2)
-    assert int(private["west"]["steps"]) == 10  # two rounds of five batches
+    assert int(private["west"]["steps"]) == 6  # two rounds of three batches
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3])

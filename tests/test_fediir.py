@@ -29,7 +29,7 @@ def closed_form(net, x, y):
 
 def test_a_site_tells_the_gradient_of_the_head_at_the_received_model():
     method = fediir()
-    site = toy.sites(method)[0]
+    site = toy.sites(method, {"east": 20})[0]
     received = {"model": read(site.nets["model"])}
     reply, private = measure(site.reseed(0, "slope"), received, {})
     # 20 images in batches of 8, 8 and 4, in the order that the site's stream gives

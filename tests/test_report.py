@@ -4,6 +4,7 @@ import pytest
 
 from fedbeyond.errors import ConfigError, StorageError
 from fedbeyond.report import table
+from fedbeyond.report.curves import curve
 from fedbeyond.report.page import page
 from fedbeyond.results import load, selection
 
@@ -138,8 +139,10 @@ def test_rounds_that_were_not_judged_are_passed_over_by_every_rule_and_the_page(
     assert {rule: table.tabulate(pair, rule).on("fedavg", "a") for rule in rules} == {
         rule: pytest.approx(want) for rule, want in rules.items()
     }
-    drawn = page(pair, table.tabulate(pair))
-    assert 'points="0.0,126.0 320.0,72.0"' in drawn
+    found = table.tabulate(pair)
+    points = curve(table.runs(pair), found, "fedavg", "a")
+    assert points == [(2, pytest.approx(30), 0.0, 1), (3, pytest.approx(60), 0.0, 1)]  # rounds played, percent
+    assert "30.0" in page(pair, found)
 
 
 def test_the_table_on_own_is_that_of_in_domain_tests_with_domains_counted_equally():

@@ -122,7 +122,7 @@ def test_views_are_challenged_too():
 
 def test_running_statistics_take_note_once_a_batch():
     state = simulate(rsc(), 1)[0]["server"]["model"]["buffers"]
-    assert int(state["body.1.num_batches_tracked"]) == 5  # 36 images in eights
+    assert int(state["body.1.num_batches_tracked"]) == 3  # 20 images in eights
 
 
 def test_the_share_of_images_grows_over_the_rounds():

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -348,7 +349,9 @@ def test_a_port_in_use_is_told(server, tmp_path):
 
 def test_watch_prints_its_address_and_ends_with_ctrl_c(tmp_path):
     words = [sys.executable, "-m", "fedbeyond", "watch", str(tmp_path / "later")]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # though tests run in the background
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": heard}
+    with subprocess.Popen(words, **pipes) as process:
         try:
             told = process.stdout.readline()
             address = re.fullmatch(rf"watching {tmp_path}/later \(not there yet\): http://127.0.0.1:(\d+)/ .*\n", told)
