@@ -15,8 +15,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from fedbeyond.bench import write_report
-from fedbeyond.checkpoint import write
+from fedbeyond.files import write
+from fedbeyond.report.write import write_report
 from watched import begin, held, plan, play, serving
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results" / "styles.jsonl"

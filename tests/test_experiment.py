@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbeyond import bench, checkpoint, experiment, results
+from fedbeyond import bench, checkpoint, experiment, files, results
 from fedbeyond.config import Config, Train
 from fedbeyond.errors import ConfigError, FederationError, StorageError
 from fedbeyond.evaluate import evaluate
@@ -63,7 +63,7 @@ def test_a_run_that_is_done_plays_nothing_more(config, tmp_path, want):
 
 def test_stopped_before_any_write_and_started_again_it_ends_the_same(config, tmp_path, want, monkeypatch):
     """Power fails at the first write, at the second, ... until a run needs no more."""
-    write, append, stop = checkpoint.write, results.append, [0]
+    write, append, stop = files.write, results.append, [0]
 
     def failing(original):
         def guarded(*args):
@@ -74,7 +74,8 @@ def test_stopped_before_any_write_and_started_again_it_ends_the_same(config, tmp
 
         return guarded
 
-    monkeypatch.setattr(checkpoint, "write", failing(write))
+    for module in (files, checkpoint, results):
+        monkeypatch.setattr(module, "write", failing(write))
     monkeypatch.setattr(results, "append", failing(append))
     for attempt in range(99):
         stop[0] = 1 + attempt // 3  # each point is reached from several states

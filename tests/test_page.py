@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from html.parser import HTMLParser
@@ -15,10 +17,10 @@ from statistics import mean, stdev
 
 import pytest
 
-from fedbeyond.bench import write_report
 from fedbeyond.errors import StorageError
 from fedbeyond.report import figure, gallery, made, table
 from fedbeyond.report.page import page
+from fedbeyond.report.write import write_report
 from fedbeyond.results import load
 from made_lines import TARGETS, bench, line, write
 
@@ -291,3 +293,11 @@ def test_two_hundred_runs_make_a_page_in_seconds_and_of_modest_size(tmp_path):
     write_report([results], "source-validation", "html", tmp_path / "page.html")
     assert time.process_time() - began < 10
     assert (tmp_path / "page.html").stat().st_size < 5e6
+
+
+def test_a_table_is_made_without_torch_or_matplotlib(tmp_path):
+    words = "import sys; from fedbeyond.report.write import write_report; from pathlib import Path; "
+    words += f"write_report([Path({str(RESULTS / 'demo.jsonl')!r})], 'last', 'text', None); "
+    words += "print([name for name in ('torch', 'matplotlib') if name in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout
+    assert told.startswith("Accuracy") and told.endswith("[]\n")

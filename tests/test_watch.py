@@ -17,9 +17,9 @@ from functools import partial
 import pytest
 
 from fedbeyond import bench, experiment, results
-from fedbeyond.checkpoint import write
 from fedbeyond.config import Bench, Config, Train
 from fedbeyond.errors import ConfigError, FederationError, StorageError
+from fedbeyond.files import write
 from fedbeyond.watch.left import about, seconds_left
 from fedbeyond.watch.look import Look, playing
 from fedbeyond.watch.serve import HOST, THREADS, Server

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedbeyond import results
-from fedbeyond.checkpoint import write
+from fedbeyond.files import write
 from fedbeyond.watch.serve import Server
 
 

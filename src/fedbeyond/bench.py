@@ -12,12 +12,13 @@ from pathlib import Path
 import torch
 
 from . import events, experiment, registry, results, setting
-from .checkpoint import storing, write
 from .config import Config, cells
 from .data.splits import sources
 from .errors import BusyError, ConfigError, FedbeyondError, FederationError, StorageError
+from .files import storing, write
 from .progress import Meter
-from .report import beside, cost, layout, statistics, table
+from .report import table
+from .report.write import write_report
 from .results import Line
 
 PLAN, FAILURE = "plan.json", "failure.json"  # what a grid consists of, and why a run broke down: for who watches
@@ -201,57 +202,3 @@ def machine(device: str, threads: int) -> str:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device {device!r} cannot be used ({reason}); try --device cpu") from None
     return device
-
-
-def write_report(
-    runs: list[Path],
-    select: str,
-    style: str,
-    out: Path | None,
-    paper: str | None = None,
-    metric: str = "accuracy",
-    baseline: str | None = None,
-    costs: bool = False,
-    where: str = "unseen",
-    figures: Path | None = None,
-) -> None:
-    """A table or page of runs, perhaps beside a paper's numbers or a baseline's, to a file or to the terminal."""
-    styles = {"text": table.text, "markdown": table.markdown, "latex": table.latex, "csv": table.csv}
-    paired = {"text": beside.text, "markdown": beside.markdown, "latex": beside.latex, "csv": beside.as_csv}
-    if style not in (*styles, "html"):
-        raise ConfigError(f"format {style!r} is not known; {registry.nearest(style, [*styles, 'html'])}")
-    lines = results.load(runs)
-    found = table.tabulate(lines, select, metric, where)
-    if where == "own" and (paper or style == "html"):
-        what = "a paper's numbers are" if paper else "the page is"
-        raise ConfigError(f"--on own makes a table of its own, and {what} of unseen domains; leave one of them out")
-    both = beside.beside(found, paper) if paper else None
-    folders = [path for path in runs if path.is_dir()]
-    if style == "html" or figures:
-        from .report import gallery, made
-
-        classes = made.class_names(made.made(folders).configs)
-        drawn = gallery.figures(lines, found, baseline or table.usual(found), classes)
-    if style == "html":
-        from .report.page import page
-
-        content = page(lines, found, both, baseline, results.times(runs), folders, drawn)
-        out = out or Path("report.html")
-    else:
-        content = paired[style](both) if both else styles[style](found)
-    draw = {"text": layout.text, "markdown": layout.markdown, "latex": layout.latex}.get(style)
-    if baseline and draw:
-        content += "\n" + draw(statistics.rows(found, baseline), statistics.caption(found, baseline))
-    if costs and draw:
-        content += "\n" + draw(cost.rows(lines, results.times(runs)), cost.CAPTION)
-    if out is None:
-        sys.stdout.write(content)
-    else:
-        write(out, content.encode())
-        print(f"report: {out.resolve()}")
-    if figures:
-        from .report.figure import save
-
-        for one in drawn:
-            save(one, figures)
-        print(f"figures: {', '.join(one.name for one in drawn) or 'none'} in {figures.resolve()}", file=sys.stderr)

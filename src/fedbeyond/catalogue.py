@@ -1,9 +1,8 @@
 """What can be chosen: every shelf with its names, and of methods a table that is worked out, not written down."""
 
 import inspect
-import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -11,6 +10,7 @@ from . import registry
 from .errors import ConfigError
 from .laws import simulate
 from .method import Method
+from .papers import paper
 from .progress import track
 from .report.layout import Cells
 from .spelling import spell_value
@@ -21,33 +21,6 @@ WIDTH = 150  # of a table that goes to no terminal
 SIZES = {"east": 8, "west": 8}  # images: enough to see what a method sends and keeps
 
 
-class Paper(NamedTuple):
-    """Where a method is from, as the docstring of its file says."""
-
-    title: str
-    authors: str
-    venue: str
-    year: str
-    link: str
-
-    @property
-    def short(self) -> str:
-        """As in a sentence: the first author, and where it appeared."""
-        first, *others = self.authors.split(", ")
-        return ", ".join(filter(None, (f"{first} et al." if others else first, self.venue)))
-
-
-def paper(factory: registry.Factory) -> Paper | None:
-    """The paper of a method: its title, then a line of `authors; venue year; link`."""
-    title, _, rest = (inspect.getmodule(factory).__doc__ or "").partition("\n\n")
-    parts = " ".join(rest.partition("\n\n")[0].split()).rstrip(".").split("; ")
-    found = re.fullmatch(r"(.*?) ?(\d{4})", parts[1]) if len(parts) > 1 else None
-    if not found:
-        return None
-    link = parts[2] if len(parts) > 2 else ""
-    return Paper(" ".join(title.split()).rstrip("."), parts[0], found[1], found[2], link)
-
-
 def table(shelf: str = "methods") -> Cells:
     """A row for every method or wrapper; what it sends and keeps is seen in a round on a toy."""
     names = track(list(registry.known(shelf)), f"looking at {shelf}")
@@ -56,7 +29,7 @@ def table(shelf: str = "methods") -> Cells:
 
 def row(shelf: str, name: str) -> list[str]:
     """What there is to know of one of them."""
-    origin = paper(registry.find(shelf, name))
+    origin = paper(shelf, name)
     method = registry.build(name if shelf == "methods" else f"fedavg+{name}")
     plain = registry.build("fedavg") if shelf == "wrappers" else None
     phases = [kind for kind in method.sends if kind != "train"]
@@ -164,7 +137,7 @@ def details(shelf: str, name: str) -> Iterator[str]:
     factory = registry.find(shelf, name)
     yield f"{name} ({shelf[:-1]}): {_first_line(factory)}"
     if shelf in TABLED:
-        if origin := paper(factory):
+        if origin := paper(shelf, name):
             yield f"  {origin.title}"
             yield f"  {'; '.join(filter(None, (origin.authors, f'{origin.venue} {origin.year}'.strip(), origin.link)))}"
         for key, value in list(zip(HEAD, row(shelf, name), strict=True))[3:]:

@@ -1,9 +1,6 @@
-"""A run's trees in one safetensors file and back; files appear whole or not at all."""
+"""A run's trees in one safetensors file and back."""
 
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +11,8 @@ from safetensors.torch import save as to_bytes
 
 from . import tree
 from .errors import StorageError
+from .files import write
 from .tree import Tree
-
-
-@contextmanager
-def storing(path: Path) -> Iterator[None]:
-    """Turn what the system says of a file into one line for the user."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another --out, "
-            f"then give the same command again: what was finished is kept"
-        ) from None
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, then rename it: a reader sees the old one or the new one."""
-    partial = path.with_name(f".{path.name}.partial")
-    with storing(path):
-        try:
-            with open(partial, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
 
 
 def save(path: Path, state: Tree, **notes: Any) -> None:

@@ -139,7 +139,7 @@ def report(
     figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Also write figures: SVG, PNG, CSV.")] = None,
 ) -> None:
     """Make a table of methods and unseen domains, or a page, from the results of runs."""
-    from .bench import write_report
+    from .report.write import write_report
 
     write_report(runs, select, style, out, beside, metric, baseline, cost, where, figures)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import experiment
-from .checkpoint import storing
 from .errors import ConfigError
+from .files import storing
 from .results import Line
 
 if TYPE_CHECKING:

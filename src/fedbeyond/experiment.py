@@ -11,8 +11,7 @@ from typing import IO, Any, NamedTuple
 
 import torch
 
-from . import __version__, checkpoint, registry, results, tree
-from .checkpoint import storing
+from . import __version__, checkpoint, files, registry, results, tree
 from .config import Config
 from .data.division import hand_out, own_tests
 from .data.images import Split
@@ -20,6 +19,7 @@ from .data.pooling import POOLED, pool
 from .data.site import Site
 from .errors import BusyError, ConfigError, StorageError
 from .federation import Engine, Simulator, participants, play, start
+from .files import note, storing
 from .flops import Counting
 from .gate import Gate, Left
 from .judging import Judges, judges_here
@@ -105,16 +105,7 @@ def same_machine(folder: Path, device: str) -> None:
             f"{key} {note(path).get(key)} (now {here[key]})" for key in here if note(path).get(key) != here[key]
         )
         raise ConfigError(f"{folder} began with {told}; go on with the same, or delete {path} to mix them all the same")
-    checkpoint.write(path, json.dumps(here, indent=1).encode())
-
-
-def note(path: Path) -> dict[str, Any]:
-    """A small JSON file of a run."""
-    try:
-        found = json.loads(path.read_text("utf-8"))
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{path} cannot be read ({error}); delete {path.parent} to begin again") from None
+    files.write(path, json.dumps(here, indent=1).encode())
 
 
 def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
@@ -150,7 +141,7 @@ def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
                 folder / "checkpoint.safetensors", {"state": state, "slots": federation.state()}, rounds=number + 1
             )
             yield line
-        checkpoint.write(folder / "done", b"")
+        files.write(folder / "done", b"")
 
 
 def lines(folder: Path) -> list[Line]:
@@ -178,7 +169,7 @@ def claimed(folder: Path, config: Config) -> Iterator[None]:
     with lock:
         _hold(lock, folder)
         belongs(folder, config)
-        checkpoint.write(folder / "config.json", json.dumps(config.identity(), indent=1).encode())
+        files.write(folder / "config.json", json.dumps(config.identity(), indent=1).encode())
         yield
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import __version__, checkpoint, experiment, portable, registry
+from . import __version__, checkpoint, experiment, files, portable, registry
 from .config import Config, parse
 from .errors import ConfigError, StorageError
 from .evaluate import scores
@@ -50,16 +50,16 @@ def export(run: Path, out: Path, select: str = "source-validation", onnx: bool =
     told = card(setup, line)
     net = rebuilt(told, model)
     told["temperature"] = temperature(net, list(setup.vals.values()))
-    files = {MODEL: checkpoint.content(model)}
+    contents = {MODEL: checkpoint.content(model)}
     if onnx:
         samples = [images[:TRIED] for images, _ in setup.vals.values()]
-        files[portable.FILE], told["onnx"] = portable.portable(net, told, samples)
-    told["files"] = {name: digest(content) for name, content in files.items()}
-    with checkpoint.storing(out):
+        contents[portable.FILE], told["onnx"] = portable.portable(net, told, samples)
+    told["files"] = {name: digest(content) for name, content in contents.items()}
+    with files.storing(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / portable.FILE).unlink(missing_ok=True)  # that of another export would not fit the card
-    for name, content in (files | {CARD: json.dumps(told, indent=1).encode()}).items():
-        checkpoint.write(out / name, content)
+    for name, content in (contents | {CARD: json.dumps(told, indent=1).encode()}).items():
+        files.write(out / name, content)
     return out
 
 
@@ -83,7 +83,7 @@ def configuration(run: Path) -> Config:
     """The configuration that a run's folder holds."""
     if not (run / "config.json").exists():
         raise StorageError(f"{run} is no run: it has no config.json; give a folder as runs/fedavg/photo/seed-0")
-    held = experiment.note(run / "config.json")
+    held = files.note(run / "config.json")
     if held.get("train", {}).get("split"):  # its digest stands behind the name
         held["train"]["split"] = held["train"]["split"].rpartition(" ")[0]
     held["plugins"] = [name.partition(" ")[0] for name in held.get("plugins", [])]
@@ -138,7 +138,7 @@ class Exported:
     def __init__(self, folder: Path) -> None:
         if not (folder / CARD).exists():
             raise StorageError(f"{folder} holds no {CARD}; give a folder that 'fedbeyond export' wrote")
-        self.card = experiment.note(folder / CARD)
+        self.card = files.note(folder / CARD)
         known = self.card.get("files", {}).get(MODEL)
         if known and (folder / MODEL).exists() and digest((folder / MODEL).read_bytes()) != known:
             raise StorageError(f"{folder / MODEL} is not the file that {CARD} describes; copy or export both again")

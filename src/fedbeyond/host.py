@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from . import __version__, checkpoint, registry
+from . import __version__, checkpoint, files, registry
 from .client import Client, answer, enrol, weight
 from .config import Config, parse
 from .data.division import Division, completed, hand_out, own_tests, taken
@@ -171,7 +171,7 @@ def reply(host: Host, letter: Letter) -> Letter:
     accepted = {host.name: int(notes["accepted"])} if "accepted" in notes else {}
     post = Post(int(notes["round"]), int(notes["ticket"]), accepted, str(notes["run"]))
     answered, slots = answer(host.client, host.site, _slots(host, path), request, post)
-    with checkpoint.storing(host.folder):
+    with files.storing(host.folder):
         host.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     checkpoint.save(path, slots)  # before it answers: what was never kept cannot be accepted
     told = {"client": answered.client, "weight": answered.weight, "kept": weight(slots)}

@@ -10,8 +10,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import storing
 from .errors import ConfigError
+from .files import storing
 
 CA, CERTIFICATE, SERVER_KEY, SITE_KEY = "ca.crt", "server.pem", "server.key", "key"
 VALID = timedelta(days=825)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import keys
-from .checkpoint import write
 from .config import Config
 from .errors import ConfigError, FederationError
+from .files import write
 
 # nothing is reported to anybody, nothing is installed while a run goes on
 SILENT = {

@@ -14,12 +14,12 @@ from .data import saved
 from .data.division import count
 from .data.images import Domains
 from .data.known import Outline, outline
-from .data.splits import cut, unseen_domains
+from .data.splits import cut
 from .errors import ConfigError, MissingError
 from .method import Method
 from .nets import Task, read
 from .nets import weights as files
-from .spelling import parse
+from .spelling import parse, unseen_domains
 
 
 def plan(config: Config) -> str:

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 
 from . import spelling, tree
-from .checkpoint import storing
 from .config import Config
 from .errors import PolicyError
+from .files import storing
 from .letters import Letter
 from .method import Kind, Method
 from .registry import nearest

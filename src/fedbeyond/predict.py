@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .checkpoint import storing, write
 from .data.decode import decoded
 from .data.domains import image_files
 from .data.listing import Files
@@ -17,6 +16,7 @@ from .data.tables import Column, unlabelled
 from .errors import ConfigError, DataError, StorageError
 from .evaluate import AT_ONCE
 from .export import Exported
+from .files import storing, write
 from .progress import track
 
 FEW = 30  # rows from which a site's means and medians are not to be trusted

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import storing, write
 from .errors import StorageError
+from .files import storing, write
 
 Line = dict[str, Any]
 RESULTS, TIMES = "results.jsonl", "times.jsonl"
+POOLED = "pooled"  # the name of the one site, where the data of all are in one place
 
 
 def append(path: Path, line: Line) -> None:

@@ -14,10 +14,11 @@ from .data.division import Division
 from .data.images import Domains, Split
 from .data.pooling import together
 from .data.site import derive
-from .data.splits import Rules, divide, unseen_domains
+from .data.splits import Rules, divide
 from .errors import ConfigError
 from .method import Method
 from .nets import Networks, Task, for_images
+from .spelling import unseen_domains
 
 
 @lru_cache(maxsize=2)

@@ -119,3 +119,8 @@ def _split(text: str, mark: str) -> Iterator[str]:
             yield text[begin:place]
             begin = place + 1
     yield text[begin:]
+
+
+def unseen_domains(target: str | None) -> tuple[str, ...]:
+    """The domains that a target names."""
+    return tuple(target.split("+")) if target else ()

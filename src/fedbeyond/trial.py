@@ -11,11 +11,11 @@ from pathlib import Path
 
 from . import operators
 from .config import Config
-from .data.splits import unseen_domains
 from .errors import FederationError
 from .experiment import finished, lines, place
 from .operators import Charter, environment
 from .setting import dataset, division
+from .spelling import unseen_domains
 
 STARTING, ENDING = 120.0, 15.0  # seconds that a process may take
 LOOKING = 20.0  # between two questions to Flower what became of a run

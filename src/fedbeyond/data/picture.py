@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..checkpoint import storing
 from ..errors import ConfigError
+from ..files import storing
 from .images import Domains
 
 

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ..results import POOLED as POOLED
 from .images import Split, View
-
-POOLED = "pooled"  # the name of the one site
 
 
 def pool(

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoint import storing, write
 from ..errors import ConfigError, DataError
+from ..files import storing, write
 from .division import Division, Holding, Rows, count
 from .images import Domains
 

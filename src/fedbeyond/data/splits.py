@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from ..errors import ConfigError, DataError
+from ..spelling import unseen_domains
 from .division import Division, Holding, Rows, everything
 from .images import Domains
 from .mixing import mix, nearest
@@ -45,11 +46,6 @@ def sources(names: list[str], target: str | None) -> list[str]:
     if set(names) == set(unseen):
         raise ConfigError(f"target {target!r} leaves no domain to train on; leave out fewer of {', '.join(names)}")
     return [name for name in names if name not in unseen]
-
-
-def unseen_domains(target: str | None) -> tuple[str, ...]:
-    """The domains that a target names."""
-    return tuple(target.split("+")) if target else ()
 
 
 def divide(domains: Domains, target: str | None, seed: int, rules: Rules = PLAIN) -> Division:

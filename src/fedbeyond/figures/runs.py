@@ -12,13 +12,13 @@ from .. import checkpoint, experiment, registry, spelling
 from ..config import Config
 from ..data.division import completed, taken
 from ..data.images import Split
-from ..data.splits import unseen_domains
 from ..errors import ConfigError, StorageError
 from ..evaluate import AT_ONCE, pixels
 from ..export import configuration
 from ..method import the_model
 from ..nets import Classifier, Networks, write
 from ..setting import dataset, division
+from ..spelling import unseen_domains
 from ..tree import Tree
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .. import __version__, registry
-from ..catalogue import Paper, paper
 from ..errors import ConfigError
+from ..papers import Paper, paper
 from ..spelling import parse
 
 OURS = f"""@software{{fedbeyond,
@@ -46,5 +46,5 @@ def _names(method: str) -> list[str]:
 def _paper(name: str) -> Paper | None:
     for shelf in ("methods", "wrappers"):
         if name in registry.SHELVES[shelf]:
-            return paper(registry.find(shelf, name))
+            return paper(shelf, name)
     return None

@@ -6,8 +6,8 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from ..data.splits import unseen_domains
 from ..results import Line, judged
+from ..spelling import unseen_domains
 from . import statistics
 from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
 from .table import METRICS, Table, best_first, unseen

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.known import outline
-from ..data.styles import CLASSES
-from ..experiment import note
+from ..files import note
 from ..results import RESULTS
 from ..spelling import parse
 from .layout import Cells
@@ -51,11 +49,18 @@ def class_names(configs: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     spelled = {str(config.get("data", "")) for config in configs}
     if len(spelled) != 1 or not (name := spelled.pop()):
         return ()
-    (part, *_), known = parse(name), outline(name)
+    part, *_ = parse(name)
     given = part.options.get("classes")
     if isinstance(given, list):
         return tuple(map(str, given))
-    return known.classes if known else CLASSES if part.name == "styles" else ()
+    if part.name == "styles":
+        from ..data.styles import CLASSES
+
+        return CLASSES
+    from ..data.known import outline  # needs torch, which a report can do without
+
+    known = outline(name)
+    return known.classes if known else ()
 
 
 def _flat(config: dict[str, Any], above: str = "") -> dict[str, str]:

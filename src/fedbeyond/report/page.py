@@ -15,8 +15,7 @@ import jinja2
 from markupsafe import Markup
 
 from .. import __version__
-from ..data.pooling import POOLED
-from ..results import Line
+from ..results import POOLED, Line
 from . import beside, cite, cost, gallery, statistics
 from .beside import Beside
 from .figure import Figure, themed

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from ..data.splits import unseen_domains
 from ..errors import ConfigError
 from ..registry import nearest
 from ..results import Line, judged, over_sources, selection
+from ..spelling import unseen_domains
 from . import layout
 
 Rule = Callable[[Sequence[Line]], Line]

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from .. import __version__
 from ..bench import FAILURE, PLAN, tell
-from ..data.splits import unseen_domains
 from ..errors import FedbeyondError
 from ..report.table import unseen
 from ..results import RESULTS, TIMES, Line
+from ..spelling import unseen_domains
 from .left import about, seconds_left
 from .tail import Tail
 
