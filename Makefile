@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup demo test clean
+.PHONY: setup demo test federations other-tests clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/ready
@@ -21,18 +21,24 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/ready-to-test: $(VENV)/ready
-	@echo "adding what tests need: linters, a browser's driver, Flower, ONNX, TensorBoard"
+	@echo "adding what tests need: linters, a browser's driver, Flower, Ray, ONNX, TensorBoard"
 	@$(INSTALL) --editable '.[dev]'
 	@touch $@
 
 demo: setup
-	@$(BIN)/fedbeyond bench benchmarks/demo.toml --jobs 2
+	@$(BIN)/fedbeyond bench benchmarks/demo.toml
 
 test: $(VENV)/ready-to-test
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses 2
+	@$(MAKE) --no-print-directory --jobs 2 federations other-tests  # at once: the first mostly wait
+
+federations:
+	$(BIN)/pytest -m loopback
+
+other-tests:
+	$(BIN)/pytest --numprocesses 2 -m 'not loopback'
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -63,7 +63,7 @@ def left_out(target: str, seed: int) -> tuple[float, float]:
     """FedAvg's accuracy at home and away, in the round that source validation picks."""
     setup = prepare(Config(target=target, seed=seed, train=Train(rounds=ROUNDS)))
     clients, lines = setup.federation.clients, []
-    state = start(setup.method, clients, setup.gate.nets)
+    state = start(setup.method, clients, setup.begin())
     for number in range(ROUNDS):
         state, minutes = play(
             setup.method, state, Round(number, ROUNDS, clients, clients), setup.federation, setup.gate

@@ -16,6 +16,7 @@ from fedbeyond.gate import Gate
 from fedbeyond.method import Method
 from fedbeyond.nets import Task, read
 from fedbeyond.server import Round
+from fedbeyond.shelf import Shelf
 from fedbeyond.tree import Tree
 
 SITES = {"a": (2.0, 1, 1), "b": (1.0, 0, 3)}  # site -> its image, its label, how many copies it holds
@@ -47,9 +48,9 @@ def play_rounds(method: Method, rounds: int, batch_size: int = 9, epochs: int = 
         sites.append(Site(name, data, nets, batch_size=batch_size, epochs=epochs, **settings))  # type: ignore[arg-type]
     federation = Simulator(method.client, sites)
     gate = Gate(method.sends, {"model": read(nets["model"])}, {site.name: site.size for site in sites})
-    states, state = [], start(method, federation.clients, gate.nets)
+    states, state, shelf = [], start(method, federation.clients, gate.nets), Shelf()
     for number in range(rounds):
-        now = Round(number, total, federation.clients, federation.clients)
+        now = Round(number, total, federation.clients, federation.clients, shelf=shelf)
         state, _ = play(method, state, now, federation, gate)
         states.append(state | {"slots": federation.slots})
     return states

@@ -4,7 +4,10 @@ import hypothesis
 import pytest
 import torch
 
+from fedbeyond import memory
+
 torch.set_num_threads(1)
+memory.keep()
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("steady")
 
@@ -21,3 +24,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def small() -> dict[str, object]:
     """A run on a sliver of the built-in data: seconds, not minutes."""
     return {"target": "sketch", "data": "styles(share=0.05)", "network": "convnet(width=4)"}
+
+
+@pytest.fixture(scope="session")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """A federation of real processes on 127.0.0.1, started for the first test that needs it."""
+    from federations import federated
+
+    with federated(tmp_path_factory.mktemp("loopback") / "federation") as running:
+        yield running

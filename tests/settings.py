@@ -16,6 +16,8 @@ REFUSED = [  # the server weighs for itself, there is one site, or nothing would
     *["local+ga", "local+sha"],
     *["erm+ga", "erm+sha"],
     *[f"{name}+{rule}" for name in ("dann", "coral", "mmd", "irm", "vrex", "groupdro") for rule in ("ga", "sha")],
+    *[f"{name}+dp" for name in ("erm", "dann", "coral", "mmd", "irm", "vrex", "groupdro")],  # nothing leaves
+    "fccl+dp",  # asks by how many public images there are, which must not be blurred
     *["arfl+ga", "arfl+sha"],
     *["afl+ga", "afl+sha"],
     *["csac+ga", "csac+sha"],
@@ -77,6 +79,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
         "images=0", "images=24", "batch=16", "public_rate=1", "off_diagonal=0", "intra=0", "inter=0", "pretrain=2",
     ],
     "fedavg+am": ["strength=0.1", "chance=1"],
+    "fedavg+dp": ["clip=0.5", "noise=0", "noise=2"],
     "fedavgm": ["momentum=0", "rate=0.5"],
     "fedadam": ["rate=0.1", "beta1=0", "beta2=0.5", "tau=0.1"],
     "fedyogi": ["rate=0.1", "beta1=0", "beta2=0.5", "tau=0.1"],

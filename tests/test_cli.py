@@ -3,13 +3,13 @@
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from fedbeyond import cli
 
+ALONE = ["--jobs", "1", "--workers", "1"]
 SMALL = [
     "--set", "data=styles(share=0.05)", "--set", "network=convnet(width=4)", "--set", "train.rounds=2",
     "--set", "train.batch_size=8",
@@ -34,10 +34,11 @@ def test_help_answers_in_half_a_second_without_torch():
     code = "import sys; import fedbeyond.cli; sys.exit('torch' in sys.modules or 'pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     times = []
-    for _ in range(5):
-        began = time.perf_counter()
+    for _ in range(5):  # the processor's time: others may be at work beside
+        began = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "fedbeyond", "--help"], check=True, capture_output=True)
-        times.append(time.perf_counter() - began)
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime)
     assert min(times) < 0.5
 
 
@@ -52,10 +53,10 @@ def test_one_run_ends_with_its_numbers_under_every_rule(call, tmp_path):
 
 def test_a_bench_compares_skips_what_is_done_and_writes_its_page(call, tmp_path):
     grid = ["--set", 'bench.methods=["fedavg", "fedavg+ga"]', "--set", 'bench.targets=["photo", "sketch"]']
-    code, out, err = call("bench", *SMALL, *grid, "--out", tmp_path)
+    code, out, err = call("bench", *SMALL, *grid, *ALONE, "--out", tmp_path)
     assert code == 0 and "4 runs: 0 done, 4 to go" in out and "4/4 fedavg+ga, sketch unseen" in err
     assert "fedavg+ga" in out.split("average")[1] and (tmp_path / "report.html").exists()
-    code, out, _ = call("bench", *SMALL, *grid, "--out", tmp_path)
+    code, out, _ = call("bench", *SMALL, *grid, *ALONE, "--out", tmp_path)
     assert code == 0 and "4 runs: 4 done, 0 to go" in out
     code, out, _ = call("report", tmp_path, "--format", "markdown", "--select", "last")
     assert code == 0 and out.startswith("| method | photo | sketch | average |") and "last round" in out
@@ -67,7 +68,7 @@ def test_a_bench_compares_skips_what_is_done_and_writes_its_page(call, tmp_path)
 
 def test_two_processes_share_a_bench_and_find_what_one_finds(call, tmp_path):
     grid = ["--set", 'bench.methods=["fedavg", "fedprox", "scaffold"]', "--set", 'bench.targets=["photo", "sketch"]']
-    code, _, _ = call("bench", *SMALL, *grid, "--out", tmp_path / "one")
+    code, _, _ = call("bench", *SMALL, *grid, *ALONE, "--out", tmp_path / "one")
     assert code == 0
     code, two, _ = call("bench", *SMALL, *grid, "--out", tmp_path / "two", "--jobs", 2)
     assert code == 0 and "6 runs" in two
@@ -77,7 +78,7 @@ def test_two_processes_share_a_bench_and_find_what_one_finds(call, tmp_path):
 
 def test_a_method_that_breaks_down_does_not_stop_the_others(call, tmp_path):
     grid = ["--set", 'bench.methods=["fedprox(mu=1e30)", "fedavg"]', "--set", 'bench.targets=["photo"]']
-    code, _, err = call("bench", *SMALL, *grid, "--out", tmp_path)
+    code, _, err = call("bench", *SMALL, *grid, *ALONE, "--out", tmp_path)
     assert code == 2 and "1 of 2 runs broke down: fedprox(mu=1e+30), photo unseen" in err
     assert (tmp_path / "fedavg" / "photo" / "seed-0" / "done").exists()
 
@@ -135,10 +136,10 @@ def test_a_plugin_brings_a_method_of_ones_own(call, tmp_path):
     grid = ["--set", "bench.methods=['mine', 'mine+ga']", "--set", "target=photo", "--set", f"plugins=['{plugin}']"]
     code, out, _ = call("check", *SMALL, *grid)
     assert code == 0 and "2 runs" in out
-    code, out, _ = call("bench", *SMALL, *grid, "--out", tmp_path / "runs")
+    code, out, _ = call("bench", *SMALL, *grid, *ALONE, "--out", tmp_path / "runs")
     assert code == 0 and "mine+ga" in out
     plugin.write_text(plugin.read_text() + "# another method now\n")
-    code, _, err = call("bench", *SMALL, *grid, "--out", tmp_path / "runs")
+    code, _, err = call("bench", *SMALL, *grid, *ALONE, "--out", tmp_path / "runs")
     assert code == 2 and "holds another run: plugins is" in err
 
 

@@ -100,28 +100,32 @@ def test_a_torn_last_line_is_recognised_and_redone(config, tmp_path, want, torn)
     assert contents(folder) == want
 
 
-def command(folder: Path) -> list[str]:
-    settings = ["train.rounds=24", "train.batch_size=8", "data=styles(share=0.05)", "network=convnet(width=4)"]
+def command(method: str, folder: Path) -> list[str]:
+    settings = ["train.rounds=16", "train.batch_size=8", "data=styles(share=0.05)", "network=convnet(width=4)"]
     words = [word for setting in settings for word in ("--set", setting)]
-    words += ["-m", "scaffold+ga", "-t", "sketch", "--threads", "1", "--out", str(folder)]
+    words += ["-m", method, "-t", "sketch", "--threads", "1", "--out", str(folder)]
     return [sys.executable, "-m", "fedbeyond", "run", *words]
 
 
-def test_killed_at_any_instant_a_real_process_ends_with_the_same_bytes(tmp_path):
-    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
-    place, kills, chance = Path("scaffold+ga/sketch/seed-0"), 0, random.Random(0)
+# one keeps its state in trees, one on a shelf too
+@pytest.mark.parametrize(("method", "often"), [("scaffold+ga", 3), ("fedavg+sha", 2)])
+def test_killed_at_any_instant_a_real_process_ends_with_the_same_bytes(method, often, tmp_path):
+    subprocess.run(command(method, tmp_path / "whole"), check=True, capture_output=True)
+    place, kills, chance = Path(method, "sketch", "seed-0"), 0, random.Random(0)
     torn = tmp_path / "torn" / place
     while not (torn / "done").exists():
-        process = subprocess.Popen(command(tmp_path / "torn"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command(method, tmp_path / "torn"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         written = len(experiment.lines(torn)) + 2
-        while process.poll() is None and (len(experiment.lines(torn)) < written or kills >= 4):
+        while process.poll() is None and (len(experiment.lines(torn)) < written or kills >= often):
             time.sleep(0.002)
         time.sleep(chance.random() * 0.05)
-        if process.poll() is None and kills < 4:
+        if process.poll() is None and kills < often:
             os.kill(process.pid, signal.SIGKILL)
             kills += 1
         process.wait()
-    assert kills == 4
+    assert kills == often
     assert contents(torn) == contents(tmp_path / "whole" / place)
 
 

@@ -294,12 +294,23 @@ def entry(number):
     return {"model": {"w": torch.tensor(float(number))}, "score": torch.tensor(float(number))}
 
 
+def joined(own, past, history):
+    """What `within` makes of a site's model and its earlier ones, and which of these it took in which order."""
+    taken = []
+    scores = {key: one["score"] for key, one in past.items()}
+    merged = within(own, scores, history, lambda key: taken.append(key) or past[key]["model"])
+    return tree.flatten(merged), taken
+
+
 def test_better_models_of_earlier_rounds_join_the_newest_first():
     past = {f"{i:06}": entry(value) for i, value in enumerate([5.0, 9.0, 1.0, 7.0])}
-    merged = within(entry(4.0), past, history=2)
-    assert merged["score"] == approx((4 + 7 + 9) / 3) and merged["model"]["w"] == approx((4 + 7 + 9) / 3)
-    assert_equal(tree.flatten(within(entry(9.0), past, 4)), tree.flatten(entry(9.0)))  # none is better
-    assert_equal(tree.flatten(within(entry(4.0), past, 0)), tree.flatten(entry(4.0)))
+    merged, taken = joined(entry(4.0), past, history=2)
+    assert merged["score"] == approx((4 + 7 + 9) / 3) and merged["model/w"] == approx((4 + 7 + 9) / 3)
+    assert taken == ["000003", "000001"]
+    for value, history in ((9.0, 4), (4.0, 0)):  # none is better, none is wanted
+        merged, taken = joined(entry(value), past, history)
+        assert_equal(merged, tree.flatten(entry(value)))
+        assert not taken
 
 
 @given(st.lists(st.integers(0, 6), max_size=25), st.integers(0, 4))
@@ -307,19 +318,22 @@ def test_pruning_never_changes_what_is_chosen(scores, history):
     everything, some = {}, {}
     for number, value in enumerate(scores):
         own, key = entry(value), f"{number:06}"
-        assert_equal(tree.flatten(within(own, everything, history)), tree.flatten(within(own, some, history)))
-        everything, some = everything | {key: own}, pruned(some | {key: own}, history)
+        assert_equal(joined(own, everything, history)[0], joined(own, some, history)[0])
+        everything = everything | {key: own}
+        left = pruned({name: one["score"] for name, one in (some | {key: own}).items()}, history)
+        some = {name: everything[name] for name in left}
     for number, value in enumerate(scores):  # and what was dropped could not be chosen by any score
         if f"{number:06}" not in some:
             newer = [other for other in scores[number + 1 :] if other >= value]
             assert len(newer) >= history
 
 
-def test_the_history_grows_in_the_servers_state_and_is_pruned():
+def test_the_servers_state_knows_the_scores_of_the_models_on_the_shelf():
     state = simulate(sha(fedavg(), history=2), 6)[0]["server"]
     assert set(state["sha_history"]) == {"east", "north", "west"}
-    for entries in state["sha_history"].values():
-        assert 2 <= len(entries) <= 6 and next(iter(entries)).startswith("0000")
+    for scores in state["sha_history"].values():
+        assert 2 <= len(scores) <= 6 and all(score.shape == () for score in scores.values())
+        assert next(iter(scores)).startswith("0000")
 
 
 def test_perturbations_by_hand():

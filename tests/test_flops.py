@@ -68,8 +68,8 @@ def test_a_site_that_fails_is_passed_on_and_sends_nothing():
     class Broken:
         clients = ("a",)
 
-        def ask(self, request, post):
-            return {name: Failure(name, "no power") for name in request.to}
+        def tallied(self, request, post):
+            return ((name, Failure(name, "no power"), 0) for name in request.to)
 
     carrier = Counting(Broken())
     assert carrier.ask(Request("train", {}, ("a",)), Post(0, 0, {})) == {"a": Failure("a", "no power")}

@@ -256,7 +256,8 @@ def test_a_server_cannot_choose_what_a_site_reads_or_where_it_writes(config, tmp
     )
     shown = notes | {"config": notes["config"] | {"method": "fccl", "public": "folder(root='/etc')"}}
     assert "fccl needs images without labels" in respond(machine, Letter(ENROL, shown)).notes["reason"]
-    plugged = notes | {"config": notes["config"] | {"plugins": ["evil.py"]}}
+    (tmp_path / "evil.py").write_text("raise SystemExit('it was run')")
+    plugged = notes | {"config": notes["config"] | {"plugins": [str(tmp_path / "evil.py")]}}
     assert "cannot be told" in respond(machine, Letter(ENROL, plugged)).notes["reason"]
 
 
@@ -309,6 +310,8 @@ POLICIES = [
     ),
     ("most_rounds = 1", "2 rounds are asked for; the site's policy allows 1"),
     ("least_images = 1000", "images to train on; its policy wants 1000 or more"),
+    ("most_epsilon = 8", "fedsb(budget=4)+ga adds no noise to what leaves; the site's policy wants an epsilon"),
+    ("sums_only = true", "needs the reply of every single site, which no secure aggregation can carry"),
     ('metods = ["fedavg"]', "metods is not known; did you mean 'methods'?"),
     ("methods = 3", "the site's policy cannot be read"),
 ]

@@ -1,5 +1,6 @@
 """A federation's folder: who may read what in it, and what Flower's programs are told."""
 
+import socket
 import ssl
 import stat
 import tomllib
@@ -10,10 +11,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from fedbeyond import keys, operators
+from fedbeyond import keys, operators, trial
 from fedbeyond.cli import app
 from fedbeyond.config import Config
-from fedbeyond.errors import ConfigError
+from fedbeyond.errors import ConfigError, FederationError
 from fedbeyond.host import Machine
 from fedbeyond.operators import Charter
 from fedbeyond.preflight import preflight
@@ -76,11 +77,53 @@ def test_flower_is_started_with_tls_and_keys_and_without_reports(folder, tmp_pat
     assert quiet["FLWR_TELEMETRY_ENABLED"] == "0" and quiet["FLWR_DISABLE_UPDATE_CHECK"] == "1"
 
 
+def test_each_site_that_trains_has_a_secret_of_its_own(folder):
+    paths = [folder / "sites" / name / "secret" for name in ("north", "south")]
+    assert len({path.read_bytes() for path in paths}) == 2
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 and len(path.read_bytes()) == 32 for path in paths)
+    assert not (folder / "sites" / "west" / "secret").exists()
+    assert operators.site_settings(folder / "sites" / "north")["secret"] == str(paths[0])
+    assert not any(
+        paths[0].read_bytes() in path.read_bytes() for path in (folder / "server").rglob("*") if path.is_file()
+    )
+
+
+def test_a_proxy_listens_where_sites_find_the_server_and_passes_on_what_they_send(folder, tmp_path):
+    said = (folder / "server" / "nginx.conf").read_text()
+    assert "listen 9443 ssl;" in said and said.count("proxy_pass") == 1
+    assert "proxy_pass https://127.0.0.1:8443/v1/fleet/;" in said and str(folder) not in said  # it may be moved
+    here = CHARTER._replace(address="127.0.0.1:9443")
+    operators.init(tmp_path / "here", here)
+    assert "listen 127.0.0.1:9443 ssl;" in (tmp_path / "here" / "server" / "nginx.conf").read_text()
+    operators.init(tmp_path / "bare", here._replace(bind=here.address))
+    assert not (tmp_path / "bare" / "server" / "nginx.conf").exists()  # sites reach the server itself
+
+
 def test_a_folder_is_never_written_over(folder):
     before = (folder / "server" / keys.SERVER_KEY).read_bytes()
     with pytest.raises(ConfigError, match=r"is there already; choose another folder"):
         operators.init(folder, CHARTER)
     assert (folder / "server" / keys.SERVER_KEY).read_bytes() == before
+
+
+def test_a_federation_is_not_served_where_somebody_listens(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        operators.init(tmp_path / "f", CHARTER._replace(bind=address))
+        with pytest.raises(FederationError, match=rf"{address} is taken, .* end it, then serve again"):
+            trial.serving(tmp_path / "f").__enter__()
+    assert not (tmp_path / "f" / "server" / "server.log").exists()  # nothing was started
+
+
+def test_a_trial_does_not_begin_in_the_folder_of_another(tmp_path, small):
+    config, own = Config(**small), {"data": "styles(share=0.1)"}
+    sites = ("cartoon", "painting", "photo")
+    here = Charter("127.0.0.1:1", sites, ("sketch",), "127.0.0.1:1")
+    operators.init(tmp_path / "data", here, {name: own for name in (*sites, "sketch")})
+    operators.init(tmp_path / "sites", CHARTER)
+    for name in ("data", "sites"):
+        with pytest.raises(ConfigError, match=f"{name} holds a federation with other sites or data; choose another"):
+            trial.try_out(config, tmp_path / name, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +163,7 @@ def test_the_command_writes_the_folder_and_says_who_does_what(tmp_path, capsys):
     ]
     app(words, standalone_mode=False)
     said = capsys.readouterr().out
-    assert "fedbeyond serve" in said and said.count("fedbeyond join") == 3
+    assert "fedbeyond serve" in said and said.count("fedbeyond join") == 3 and f"nginx -p {tmp_path / 'f'}" in said
     assert operators.charter_of(tmp_path / "f").guests == ("c",)
 
 
@@ -151,3 +194,42 @@ def test_preflight_names_what_is_not_ready_and_what_would_leave(folder, small):
 def test_preflight_says_which_setting_is_wrong(folder):
     (folder / "sites" / "north" / "site.toml").write_text('site = "north"\ncolour = "blue"')
     assert "colour is not known" in look(folder / "sites" / "north")["settings"].told
+
+
+def test_preflight_compares_a_sites_classes_with_the_federations(tmp_path):
+    own = {"photo": {"data": "styles(share=0.05)"}}
+    operators.init(tmp_path / "f", CHARTER._replace(sites=("photo",), classes=("cat", "dog")), own)
+    bundle = tmp_path / "f" / "sites" / "photo"
+    told = look(bundle)["data"]
+    assert (
+        not told.well
+        and "lacks cat, has elephant" in told.told
+        and "the federation's classes are cat, dog" in told.told
+    )
+
+
+def test_classes_reach_a_site_through_flowers_config_which_knows_no_lists(tmp_path):
+    operators.init(tmp_path / "f", CHARTER._replace(classes=("cat", "dog")))
+    command = operators.node_command(tmp_path / "f" / "sites" / "north", 7777)
+    node = tomllib.loads(Path(command[command.index("--node-config") + 1]).read_text())
+    assert isinstance(node["classes"], str) and Machine.of(node).classes == ("cat", "dog")
+    assert operators.charter_of(tmp_path / "f").classes == ("cat", "dog")
+
+
+def test_preflight_of_the_server_names_what_is_not_ready(folder, small):
+    found = look(folder, Config(method="fedavg", **small))
+    assert found["settings"].told.startswith("2 sites, 1 guests") and found["key"].well and found["keys"].well
+    assert found["validity"].well and "valid for 82" in found["validity"].told
+    assert not found["sites"].well and f"fedbeyond serve {folder}" in found["sites"].told
+    assert found["control"].well and "127.0.0.1:8443" in found["control"].told
+    assert not found["run"].well and "the guests are west" in found["run"].told
+    (folder / "server" / "sites" / "south.pub").unlink()
+    assert "no public key of south" in look(folder)["keys"].told
+    refused = look(folder, Config(method="erm", **small))["run"]
+    assert not refused.well and "pools the data of all sites" in refused.told
+
+
+def test_preflight_of_the_server_complains_of_a_door_that_is_open_to_all(tmp_path):
+    operators.init(tmp_path / "f", CHARTER._replace(bind="0.0.0.0:8443"))
+    told = look(tmp_path / "f")["control"]
+    assert not told.well and "whoever reaches 0.0.0.0:8443 can start runs" in told.told

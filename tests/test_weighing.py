@@ -279,8 +279,8 @@ def test_fedgma_of_one_site_is_fedavg():
 
 
 def test_with_three_sites_any_threshold_above_a_third_is_the_same():
-    sizes = {"east": 20, "north": 28, "west": 36}  # at each, every parameter moves
-    assert_equal(model(fedgma(tau=0.34), sizes=sizes), model(fedgma(tau=1.0), sizes=sizes))
+    sizes = {"east": 20, "north": 28, "west": 36}  # at each, every parameter moves, but for what rounding leaves
+    assert_close(model(fedgma(tau=0.34), sizes=sizes), model(fedgma(tau=1.0), sizes=sizes))
 
 
 def test_fedgmas_threshold_is_a_share():

@@ -5,13 +5,13 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 
-from . import events, experiment, registry, results, setting
+from . import events, experiment, memory, registry, results, setting
 from .config import Config, cells
 from .data.splits import sources
 from .errors import BusyError, ConfigError, FedbeyondError, FederationError, StorageError
@@ -24,13 +24,13 @@ from .results import Line
 PLAN, FAILURE = "plan.json", "failure.json"  # what a grid consists of, and why a run broke down: for who watches
 
 
-def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: bool = False) -> None:
+def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: bool = False, workers: int = 1) -> None:
     """Train one method with one domain left out, and say how it went."""
     if tensorboard:
         events.require()
     folder = experiment.place(out, config)
     if not experiment.finished(folder, config):
-        setup = experiment.prepare(config, machine(device, threads))
+        setup = experiment.prepare(config, machine(device, threads, workers), workers)
         with Meter(config.train.rounds) as meter:
             follow(setup, folder, meter, tensorboard=tensorboard)
     elif tensorboard:
@@ -44,10 +44,24 @@ def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: b
     print(f"results: {folder / results.RESULTS}\nmodel:   {folder / 'best.safetensors'}")
 
 
-def run_all(config: Config, out: Path, device: str, threads: int, jobs: int = 1, tensorboard: bool = False) -> None:
-    """Run what is not yet done of a grid, `jobs` runs at a time, then print its table and write its page."""
+def run_all(
+    config: Config,
+    out: Path,
+    device: str,
+    threads: int,
+    jobs: int | None = 1,
+    tensorboard: bool = False,
+    workers: int | None = 1,
+    on: str = "",
+) -> None:
+    """Run what is not yet done of a grid, some runs at a time or `on` a cluster, then print its table and page."""
     if tensorboard:
         events.require()
+    if on:
+        from . import cluster
+
+        cluster.require(on, device, jobs, workers)
+        jobs = workers = 1  # here; there, it is Ray's to say
     every = list(grid(config))
     todo, total = [], len(every)
     for cell in every:
@@ -56,14 +70,22 @@ def run_all(config: Config, out: Path, device: str, threads: int, jobs: int = 1,
             todo.append((cell, folder))
         elif tensorboard:
             events.rewrite(folder)
+    jobs, workers = spread(len(todo), device, threads, jobs, workers)
     write_plan(every, out, jobs)
     print(f"{total} runs: {total - len(todo)} done, {len(todo)} to go; kept in {out}", flush=True)
+    if jobs > 1 or workers > 1:
+        sites = f"the sites of each in {workers} processes" if workers > 1 else "each in a process of its own"
+        print(f"{jobs} run{'s' if jobs > 1 else ''} at a time, {sites}", flush=True)
     print(f"to watch them: fedbeyond watch {shlex.quote(str(out))}", flush=True)
-    device = machine(device, threads)
-    with helpers(min(jobs, len(todo)) - 1):
-        failures = work(todo, device, tensorboard)
-    left = [(cell, folder) for cell, folder in todo if not experiment.finished(folder, cell) and folder not in failures]
-    failures |= work(left, device, tensorboard)  # what broke down in a helper, or was left by one that died
+    if on:
+        failures = cluster.work(todo, out, on, device, threads, tensorboard)
+        device = machine("auto", threads)  # figures are drawn here
+    else:
+        device = machine(device, threads, workers)
+        with helpers(min(jobs, len(todo)) - 1, workers):
+            failures = work(todo, device, tensorboard, workers)
+        left = [(cell, place) for cell, place in todo if not experiment.finished(place, cell) and place not in failures]
+        failures |= work(left, device, tensorboard, workers)  # what broke down in a helper, or was left by a dead one
     if len(failures) < total:
         print()
         write_report([out], "source-validation", "text", None)
@@ -86,9 +108,30 @@ def draw_figures(kinds: Iterable[str], out: Path, device: str) -> None:
             print(f"left out: figure {kind}: {error}", file=sys.stderr)
 
 
-def help_out(config: Config, out: Path, device: str, threads: int, tensorboard: bool = False) -> None:
+def spread(todo: int, device: str, threads: int, jobs: int | None, workers: int | None) -> tuple[int, int]:
+    """How many runs to play at a time, and in how many processes the sites of each, where that is left open.
+
+    Whole runs side by side never wait for each other; what cores are then left over go to the sites of each run.
+    """
+    cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    cores = max(1, len(cores_here()) // (threads or 1))
+    if jobs is None:
+        jobs = 1 if cuda or not threads else max(1, min(todo, cores // (workers or 1)))
+    if workers is None:
+        able = sys.platform == "linux" and threads == 1
+        workers = torch.cuda.device_count() if cuda else cores // jobs if able else 1
+    return jobs, max(1, workers)
+
+
+def cores_here() -> Collection[int]:
+    """The cores that this process may use."""
+    return os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1)
+
+
+def help_out(config: Config, out: Path, device: str, threads: int, tensorboard: bool = False, workers: int = 1) -> None:
     """Play runs of a grid that nobody else is playing, and say nothing."""
-    work([(cell, experiment.place(out, cell)) for cell in grid(config)], machine(device, threads), tensorboard)
+    todo = [(cell, experiment.place(out, cell)) for cell in grid(config)]
+    work(todo, machine(device, threads, workers), tensorboard, workers)
 
 
 def write_plan(every: list[Config], out: Path, jobs: int) -> None:
@@ -102,9 +145,9 @@ def write_plan(every: list[Config], out: Path, jobs: int) -> None:
 
 
 @contextmanager
-def helpers(count: int) -> Iterator[None]:
+def helpers(count: int, workers: int = 1) -> Iterator[None]:
     """Further processes of the same command, each playing the runs that it finds free; waits for them in the end."""
-    command = [sys.executable, "-m", "fedbeyond", *sys.argv[1:], "--helper"]
+    command = [sys.executable, "-m", "fedbeyond", *sys.argv[1:], "--workers", str(workers), "--helper"]
     started = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(count)]
     try:
         yield
@@ -115,7 +158,7 @@ def helpers(count: int) -> Iterator[None]:
             process.terminate()
 
 
-def work(todo: list[tuple[Config, Path]], device: str, tensorboard: bool = False) -> dict[Path, str]:
+def work(todo: list[tuple[Config, Path]], device: str, tensorboard: bool = False, workers: int = 1) -> dict[Path, str]:
     """Play the runs that are neither done nor being played elsewhere; which broke down, and why."""
     failures = {}
     with Meter(sum(cell.train.rounds for cell, _ in todo)) as meter:
@@ -124,7 +167,8 @@ def work(todo: list[tuple[Config, Path]], device: str, tensorboard: bool = False
                 if experiment.finished(folder, cell):
                     meter.advance(cell.train.rounds)
                 else:
-                    follow(experiment.prepare(cell, device), folder, meter, f"{place}/{len(todo)} ", tensorboard)
+                    setup = experiment.prepare(cell, device, workers)
+                    follow(setup, folder, meter, f"{place}/{len(todo)} ", tensorboard)
             except BusyError:
                 meter.advance(cell.train.rounds)
             except FederationError as error:  # one method that breaks down does not stop the others
@@ -190,14 +234,18 @@ def tell(line: Line) -> str:
     return told + (f", set aside: {aside}" if aside else "")
 
 
-def machine(device: str, threads: int) -> str:
+def machine(device: str, threads: int, workers: int = 1) -> str:
     """Set torch up for this machine; the name of the device to compute on."""
+    if workers > 1 and threads != 1:
+        raise ConfigError(f"{workers} workers have one thread each; leave out --threads {threads} or --workers")
     torch.set_num_threads(threads or os.cpu_count() or 1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    memory.keep()
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=device)
+        if workers == 1:  # of several, each will find out for itself
+            torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device {device!r} cannot be used ({reason}); try --device cpu") from None

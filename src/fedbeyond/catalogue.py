@@ -15,7 +15,7 @@ from .progress import track
 from .report.layout import Cells
 from .spelling import spell_value
 
-HEAD = ("name", "paper", "year", "leaves a site", "kept at a site", "further phases", "goes with")
+HEAD = ("name", "paper", "year", "leaves a site", "kept at a site", "further phases", "server needs", "goes with")
 TABLED = ("methods", "wrappers")
 WIDTH = 150  # of a table that goes to no terminal
 SIZES = {"east": 8, "west": 8}  # images: enough to see what a method sends and keeps
@@ -40,6 +40,7 @@ def row(shelf: str, name: str) -> list[str]:
         leaves(method, plain),
         "-" if method.pooled else ", ".join(sorted(keeps(method) - (keeps(plain) if plain else set()))) or "-",
         ", ".join(phases) or "-",
+        needs(method, plain),
         "-" if plain else goes_with(name),
     ]
 
@@ -56,6 +57,13 @@ def leaves(method: Method, plain: Method | None = None) -> str:
         if (kind, name) not in known
     ]
     return ", ".join(dict.fromkeys(told)) or "-"
+
+
+def needs(method: Method, plain: Method | None = None) -> str:
+    """What the server must see of the replies; of a wrapper, if it is other than without it."""
+    if method.pooled or (plain and plain.sums == method.sums):
+        return "-"
+    return "sums" if method.sums else "single replies"
 
 
 def keeps(method: Method) -> set[str]:

@@ -71,13 +71,18 @@ def run(
     device: Device = "auto",
     threads: Threads = 1,
     tensorboard: Events = False,
+    workers: Annotated[int, typer.Option(help="Processes that answer for sites, each on a core or GPU.", min=1)] = 1,
+    profile: Annotated[bool, typer.Option("--profile", help="Print where the seconds go.")] = False,
+    flame: Annotated[Path | None, typer.Option(help="Write a flame graph of the run, an HTML page.")] = None,
 ) -> None:
     """Train one method with one domain left out; goes on where it was stopped."""
     from .bench import run_one
     from .config import load
+    from .profiling import profiled
 
-    with _interruptible():
-        run_one(load(config, settings, method=method, target=target, seed=seed), out, device, threads, tensorboard)
+    asked = load(config, settings, method=method, target=target, seed=seed)
+    with _interruptible(), profiled(profile, flame, workers):
+        run_one(asked, out, device, threads, tensorboard, workers)
 
 
 @app.command()
@@ -87,8 +92,16 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Where runs are kept; runs/NAME for NAME.toml.")] = None,
     device: Device = "auto",
     threads: Threads = 1,
-    jobs: Annotated[int, typer.Option(help="Runs to play at a time, each in a process of its own.", min=1)] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs to play at a time; none: as many as there are cores.", min=1)
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes for the sites of each run; none: as cores are left.", min=1)
+    ] = None,
     tensorboard: Events = False,
+    on: Annotated[
+        str, typer.Option(metavar="ray|HOST:PORT", help="On a Ray cluster: one of this machine's cores, or an address.")
+    ] = "",
     helper: Annotated[bool, typer.Option("--helper", hidden=True)] = False,
 ) -> None:
     """Compare methods: every method with every target left out and every seed; skips what is done."""
@@ -98,9 +111,9 @@ def bench(
     folder = out or Path("runs") / (config.stem if config else "bench")
     with _interruptible():
         if helper:
-            help_out(load(config, settings), folder, device, threads, tensorboard)
+            help_out(load(config, settings), folder, device, threads, tensorboard, workers or 1)
         else:
-            run_all(load(config, settings), folder, device, threads, jobs, tensorboard)
+            run_all(load(config, settings), folder, device, threads, jobs, tensorboard, workers, on)
 
 
 @app.command()

@@ -27,15 +27,18 @@ def init(
     address: Annotated[str, typer.Option(help="host:port at which sites find the server.")],
     site: Annotated[list[str], typer.Option(help="A site that trains; give it once for each.")],
     guest: Annotated[list[str], typer.Option(help="A site that only judges the model.")] = [],  # noqa: B006
+    classes: Annotated[list[str], typer.Option("--class", help="What images are of; once for each.")] = [],  # noqa: B006
     bind: Annotated[str, typer.Option(help="Where the server listens.")] = "127.0.0.1:8443",
     deadline: Annotated[float, typer.Option(help="Seconds that a site has for an answer.", min=1)] = 3600.0,
 ) -> None:
     """Write certificates, a key for each site and their settings; sites/NAME goes to that site, and nowhere else."""
-    from .operators import Charter
+    from .operators import PROXY, Charter
     from .operators import init as write_folder
 
-    write_folder(folder, Charter(address, tuple(site), tuple(guest), bind, deadline))
+    write_folder(folder, Charter(address, tuple(site), tuple(guest), bind, deadline, tuple(classes)))
     print(f"server: fedbeyond serve {folder}")
+    if address != bind:
+        print(f"proxy:  nginx -p {folder / 'server'} -c {PROXY}, which lets sites through from {address} to {bind}")
     for name in (*site, *guest):
         print(
             f"{name}: give it {folder / 'sites' / name}, where site.toml says what data it has; fedbeyond join {name}"
@@ -57,23 +60,22 @@ def join(
     port: Annotated[int, typer.Option(help="A port of this machine for the site's own processes; 0: any.")] = 0,
 ) -> None:
     """Take part as a site (a Flower SuperNode) until it is stopped."""
-    from .trial import free_ports, hold, joined
+    from .trial import free_ports, hold, take_part
 
-    with hold(), joined(bundle, port or free_ports(1)[0]) as process:
-        print(f"taking part; log: {bundle / 'site.log'}", flush=True)
-        raise typer.Exit(process.wait())
+    with hold():
+        raise typer.Exit(take_part(bundle, port or free_ports(1)[0], lambda told: print(told, flush=True)))
 
 
 def preflight(
-    bundle: Annotated[Path, typer.Argument(help="The site's own folder, with site.toml and key.")],
-    config: Annotated[Path | None, typer.Argument(help="A run: what would it send from this site?")] = None,
+    folder: Annotated[Path, typer.Argument(help="A site's own folder, or the server's that 'federation init' wrote.")],
+    config: Annotated[Path | None, typer.Argument(help="A run: could it be played, what would leave a site?")] = None,
 ) -> None:
-    """Look whether a site is ready to take part, and print what a run would send from it; exit code 1 if it is not."""
+    """Look whether a site or the server is ready, and print what a run would send; exit code 1 if it is not."""
     from .config import load
     from .preflight import preflight
 
     found = []
-    for finding in preflight(bundle, load(config) if config else None):
+    for finding in preflight(folder, load(config) if config else None):
         found.append(finding.well)
         print(f"{'ok ' if finding.well else 'NOT'} {finding.what:9} {finding.told}")
     raise typer.Exit(0 if all(found) else 1)

@@ -17,16 +17,19 @@ from .errors import FederationError
 from .nets import read, resting, write
 from .optimizers import Optimizer, plain_sgd
 from .server import Post, Reply, Request
+from .stopwatch import part
 from .tree import Tree
 
 Handler = Callable[[Site, Tree, Tree], tuple[Tree, Tree]]  # (site, received, private) -> (reply, private)
+Seal = Callable[[Site, int, Request, Tree], Tree]  # (site, round, request, reply) -> what leaves
 
 
 class Client(NamedTuple):
-    """The private state a site starts with, and its answer to each kind of request."""
+    """The private state a site starts with, its answer to each kind of request, and what is done to all of them."""
 
     init: Callable[[Site], Tree]
     handlers: Mapping[str, Handler]
+    seal: Seal | None = None  # the last thing that happens to an answer, whoever else has changed it
 
 
 def enrol(client: Client, site: Site) -> Tree:
@@ -45,10 +48,15 @@ def answer(client: Client, site: Site, slots: Tree, request: Request, post: Post
     kept = settle(client, site, slots, post)
     with torch.random.fork_rng(range(torch.cuda.device_count())):  # reseeding is nobody else's business
         site.reseed(post.round, request.kind)
-        received, known = tree.to(site.device, request.body), tree.to(site.device, kept["private"])
+        received, known = request.body, kept["private"]
+        if site.device != "cpu":
+            received, known = tree.to(site.device, received), tree.to(site.device, known)
         body, private = client.handlers[request.kind](site, received, known)
-    kept["pending"] = {"private": tree.to("cpu", private), "ticket": torch.tensor(post.ticket)}
-    return Reply(site.name, tree.to("cpu", body), site.size), kept
+        if site.device != "cpu":
+            body, private = tree.to("cpu", body), tree.to("cpu", private)
+    kept["pending"] = {"private": private, "ticket": torch.tensor(post.ticket)}
+    leaving = client.seal(site, post.round, request, body) if client.seal else body
+    return Reply(site.name, leaving, site.size), kept
 
 
 def settle(client: Client, site: Site, slots: Tree, post: Post) -> Tree:
@@ -116,12 +124,14 @@ def descend(stepper: torch.optim.Optimizer, loss: Callable[[], Tensor], *nets: n
 
     def backward() -> Tensor:
         stepper.zero_grad()
-        with resting(*nets) if next(looks) else nullcontext():
+        with part("forward"), resting(*nets) if next(looks) else nullcontext():
             value = loss()
-        value.backward(inputs=moved)
+        with part("backward"):
+            value.backward(inputs=moved)
         return value
 
-    stepper.step(backward)  # type: ignore[arg-type]
+    with part("optimizer"):
+        stepper.step(backward)  # type: ignore[arg-type]
 
 
 class Local:
@@ -195,6 +205,8 @@ def training(
         for batch in site.batches(epochs):
             descend(local.stepper, partial(loss, batch), local.net, *local.along.values())
             local.steps += 1
+        if not site.keeps_slopes:
+            local.stepper.zero_grad()  # as large as the model, which is about to be copied
         return finish(local)
 
     return Client(init, {"train": train})

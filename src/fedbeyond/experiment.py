@@ -2,10 +2,13 @@
 
 import fcntl
 import json
+import math
 import re
+import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -22,13 +25,27 @@ from .federation import Engine, Simulator, participants, play, start
 from .files import note, storing
 from .flops import Counting
 from .gate import Gate, Left
-from .judging import Judges, judges_here
+from .judging import Judges, judged, judges_here
 from .method import Method
-from .nets import Networks, Task, read
+from .nets import Networks, Task
 from .results import RESULTS, TIMES, Line, selection
 from .server import Round
-from .setting import dataset, division, method_of, networks, of_a_site, public, require, sources
+from .setting import (
+    beginnings,
+    dataset,
+    division,
+    method_of,
+    networks,
+    of_a_site,
+    outlines,
+    public,
+    require,
+    sources,
+)
+from .shelf import Folder, Shelf
+from .stopwatch import part
 from .tree import Tree
+from .workers import Workers
 
 
 class Experiment(NamedTuple):
@@ -44,21 +61,26 @@ class Experiment(NamedTuple):
     tests: dict[str, Split]  # the unseen domains, likewise
     homes: dict[str, str]  # the domain that each client stands for
     owns: Mapping[str, Split] = {}  # what each client keeps apart for an in-domain test
+    device: str = "cpu"
+    begin: Callable[[], Tree] = dict  # the networks that the server holds, as they are before the first round
 
 
-def prepare(config: Config, device: str = "cpu") -> Experiment:
-    """Put a run together without training anything."""
+def prepare(config: Config, device: str = "cpu", workers: int = 1) -> Experiment:
+    """Put a run together without training anything; with `workers`, processes that answer for sites."""
     method = method_of(config)
     network = registry.make_one("networks", config.network)
-    domains = dataset(config.data)
-    divided = division(config, domains)
-    data, tests = hand_out(domains, divided)
+    with part("data"):
+        domains = dataset(config.data)
+        divided = division(config, domains)
+        data, tests = hand_out(domains, divided)
     homes = {name: holding.domain for name, holding in divided.clients.items()}
     many = sources(method, divided)
     require(method, config, many)
     shape = tuple(next(iter(tests.values()))[0].shape[1:])
-    nets = networks(method, Task(domains.classes, shape, network, many), config.seed, device)
-    settings = of_a_site(config, method, device)
+    own = "cpu" if workers > 1 else device  # workers have devices of their own, which this process must not touch
+    task = Task(domains.classes, shape, network, many)
+    nets = networks(method, task, config.seed, own)
+    settings = of_a_site(config, method, own)
     vals = {name: splits["val"] for name, splits in data.items()}
     if method.pooled:
         pooled, origin = pool(data, homes)
@@ -67,11 +89,16 @@ def prepare(config: Config, device: str = "cpu") -> Experiment:
         shown = public(config, shape)
         data = {name: splits | {"public": shown} for name, splits in data.items()}
     sites = [Site(name, splits, nets, **settings) for name, splits in data.items()]
-    shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
-    gate = Gate(method.sends, shared, {site.name: site.size for site in sites}, config.train.quorum)
-    simulator, owns = Simulator(method.client, sites), own_tests(domains, divided)
-    judges = judges_here(nets["model"], vals, tests, homes, owns)
-    return Experiment(config, method, nets, simulator, gate, judges, vals, tests, homes, owns)
+    gate = Gate(method.sends, outlines(method, nets), {site.name: site.size for site in sites}, config.train.quorum)
+    owns = own_tests(domains, divided)
+    engine: Simulator | Workers = Simulator(method.client, sites)
+    splits = judged(vals, tests, owns)
+    judges = judges_here(nets["model"], splits, homes)
+    if workers > 1:
+        engine = Workers(method.client, sites, workers, splits, device)
+        judges = engine.judges(homes)
+    begin = partial(beginnings, method, task, config.seed)
+    return Experiment(config, method, nets, engine, gate, judges, vals, tests, homes, owns, device, begin)
 
 
 def place(out: Path, config: Config) -> Path:
@@ -110,38 +137,47 @@ def same_machine(folder: Path, device: str) -> None:
 
 def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
     """Play the rounds that are not yet played, and yield the line of each; `kill -9` at any instant loses nothing."""
-    config, total = experiment.config, experiment.config.train.rounds
-    with claimed(folder, config):
-        same_machine(folder, str(next(experiment.nets["model"].parameters()).device))
+    with claimed(folder, experiment.config):
+        same_machine(folder, experiment.device)
         state, first = resume(experiment, folder / "checkpoint.safetensors")
         for name in (RESULTS, TIMES):
             results.trim(folder / name, first)
         if [line["round"] for line in lines(folder)] != list(range(first)):
             raise StorageError(f"{folder / RESULTS} lacks rounds that were played; delete {folder} to begin again")
-        best = max((selection(line) for line in results.judged(lines(folder))), default=-1.0)
-        clients, federation = experiment.federation.clients, experiment.federation
-        for number in range(first, total):
-            began = time.perf_counter()
-            asked = participants(clients, config.train.clients_per_round, config.seed, number)
-            now = Round(number, total, asked, clients, config.seed, config.digest())
-            here = isinstance(federation, Simulator)  # elsewhere, nobody sees what an answer takes
-            counting = Counting(federation) if here and number + 1 == total else None  # when warm-ups are over
-            state, minutes = play(experiment.method, state, now, counting or federation, experiment.gate)
-            line = describe(experiment, number, state, minutes)
-            results.append(folder / RESULTS, line)  # before the checkpoint: what has none is trimmed and redone
-            spent: Line = {"round": number, "seconds": round(time.perf_counter() - began, 4)}
-            if counting:
-                size = sum(param.numel() for param in experiment.nets["model"].parameters())
-                spent |= {"parameters": size, "sent": dict(counting.sent), "flops": dict(counting.flops)}
-            results.append(folder / TIMES, {key: line[key] for key in ("method", "target", "seed")} | spent)
-            if "scores" in line and selection(line) > best:
-                best = selection(line)
-                checkpoint.save(folder / "best.safetensors", state["server"]["model"], round=number)
-            checkpoint.save(
-                folder / "checkpoint.safetensors", {"state": state, "slots": federation.state()}, rounds=number + 1
-            )
-            yield line
+        here = isinstance(experiment.federation, Simulator | Workers)
+        saving = checkpoint.beside() if here else nullcontext(checkpoint.save)  # sites elsewhere go back but one round
+        with closing(experiment.federation), saving as save:
+            yield from rounds(experiment, folder, state, first, save)
         files.write(folder / "done", b"")
+        shutil.rmtree(folder / "shelf", ignore_errors=True)  # nobody goes on from here
+
+
+def rounds(experiment: Experiment, folder: Path, state: Tree, first: int, save: Callable[..., None]) -> Iterator[Line]:
+    """The rounds from `first` on, each with its lines and, once these are written, its checkpoint."""
+    config, total = experiment.config, experiment.config.train.rounds
+    best = max((selection(line) for line in results.judged(lines(folder))), default=-1.0)
+    clients, federation = experiment.federation.clients, experiment.federation
+    shelf = Shelf(Folder(folder / "shelf"))
+    for number in range(first, total):
+        began = time.perf_counter()
+        asked = participants(clients, config.train.clients_per_round, config.seed, number)
+        now = Round(number, total, asked, clients, config.seed, config.digest(), shelf)
+        # in the last round, when warm-ups are over; elsewhere than here, nobody sees what an answer takes
+        last = number + 1 == total
+        counting = Counting(federation) if last and isinstance(federation, Simulator | Workers) else None
+        state, minutes = play(experiment.method, state, now, counting or federation, experiment.gate)
+        line = describe(experiment, number, state, minutes)
+        results.append(folder / RESULTS, line)  # before the checkpoint: what has none is trimmed and redone
+        spent: Line = {"round": number, "seconds": round(time.perf_counter() - began, 4)}
+        if counting:
+            size = sum(param.numel() for param in experiment.nets["model"].parameters())
+            spent |= {"parameters": size, "sent": dict(counting.sent), "flops": dict(counting.flops)}
+        results.append(folder / TIMES, {key: line[key] for key in ("method", "target", "seed")} | spent)
+        if "scores" in line and selection(line) > best:
+            best = selection(line)
+            save(folder / "best.safetensors", state["server"]["model"], round=number)
+        save(folder / "checkpoint.safetensors", {"state": state, "slots": federation.state()}, rounds=number + 1)
+        yield line
 
 
 def lines(folder: Path) -> list[Line]:
@@ -154,7 +190,7 @@ def resume(experiment: Experiment, path: Path) -> tuple[Tree, int]:
     federation = experiment.federation
     if not path.exists():
         federation.enrol()
-        return start(experiment.method, federation.clients, experiment.gate.nets), 0
+        return start(experiment.method, federation.clients, experiment.begin()), 0
     saved, notes = checkpoint.load(path)
     federation.restore(saved["slots"])
     return saved["state"], int(notes["rounds"])
@@ -187,8 +223,9 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
     """The line of a round: how good the global model is everywhere, if it is time to judge, and what happened."""
     config, train = experiment.config, experiment.config.train
     due = (number + 1) % train.evaluate_every == 0 or number + 1 == train.rounds
-    scores, absent = experiment.judges(experiment.method.judged(state["server"])) if due else ({}, [])
-    numbers = told(state["weighting"]) | told(state["server"])
+    with part("evaluation"):
+        scores, absent = experiment.judges(experiment.method.judged(state["server"])) if due else ({}, [])
+    numbers = told(state["weighting"]) | told(state["server"]) | spent(experiment.method, state["post"])
     return {
         "method": config.method,
         "target": config.target,
@@ -209,6 +246,13 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
 def told(state: Tree) -> dict[str, Any]:
     """The small numbers that a method keeps under "told", for whoever reads the results."""
     return tree.map(lambda leaf: leaf.item(), state.get("told", {}))  # type: ignore[no-any-return]
+
+
+def spent(method: Method, post: Tree) -> dict[str, float]:
+    """Epsilon of who was asked most so far, whether or not it answered; nothing where nothing is promised."""
+    most = max((int(count) for count in post["asked"].values()), default=0)
+    value = method.privacy.epsilon(most) if method.privacy else math.inf
+    return {"epsilon": value} if math.isfinite(value) else {}
 
 
 def _ledger(left: list[Left]) -> dict[str, dict[str, dict[str, int]]]:

@@ -1,7 +1,7 @@
 """The engine: `play` carries one round's conversation, over whoever can carry a request to the clients."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -10,19 +10,14 @@ from . import tree
 from .client import Client, answer, enrol, rested, weight
 from .data.site import Site, derive
 from .errors import FederationError
+from .flops import Tally
 from .gate import Failure, Gate, finite
+from .hearing import Federation as Federation
+from .hearing import heard
 from .method import Method
 from .server import Post, Reply, Request, Round
+from .stopwatch import part
 from .tree import Tree
-
-
-class Federation(Protocol):
-    """Carries a request to the clients and brings back what each one asked answered, or why it did not."""
-
-    @property
-    def clients(self) -> tuple[str, ...]: ...
-
-    def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]: ...
 
 
 class Engine(Federation, Protocol):
@@ -45,13 +40,16 @@ class Engine(Federation, Protocol):
     def restore(self, saved: Tree) -> None:
         """Go on from what a checkpoint held of them."""
 
+    def close(self) -> None:
+        """Let go of what it needs only while a run goes on."""
+
 
 def start(method: Method, clients: tuple[str, ...], shared: Tree) -> Tree:
     """The state of a run before its first round, from the trees of the networks that the server holds."""
     return {
         "server": method.server.init(shared),
         "weighting": method.weighting.init(clients) if method.weighting else {},
-        "post": {"ticket": torch.tensor(0), "accepted": {}},
+        "post": {"ticket": torch.tensor(0), "accepted": {}, "asked": {}},
     }
 
 
@@ -62,8 +60,8 @@ def play(method: Method, state: Tree, now: Round, federation: Federation, gate: 
     request = next(conversation)
     while True:
         accepted = {client: int(ticket) for client, ticket in post["accepted"].items()}
-        answers = federation.ask(request, Post(now.number, int(post["ticket"]), accepted, now.run))
-        replies, aside, left = gate.admit(request, answers)
+        sent = Post(now.number, int(post["ticket"]), accepted, now.run)
+        replies, aside, left = heard(method, request, sent, federation, gate)
         if request.kind == "train" and method.weighting:
             weights, memory = method.weighting.update(replies, memory, now)
             replies = [r._replace(weight=float(w)) for r, w in zip(replies, weights, strict=True)]
@@ -72,16 +70,23 @@ def play(method: Method, state: Tree, now: Round, federation: Federation, gate: 
         minutes["aside"] += [{"site": f.client, "request": request.kind, "reason": f.reason} for f in aside]
         minutes["left"] += left
         minutes["down"].update(dict.fromkeys(request.to, tree.size(request.body)))
-        fresh = {reply.client: post["ticket"] for reply in replies}
-        post = {"ticket": post["ticket"] + 1, "accepted": post["accepted"] | fresh}
+        post = after(post, request, replies)
         try:
-            request = conversation.send(replies)
+            with part("server"):
+                request = conversation.send(replies)
         except StopIteration as end:
-            if not all(finite(leaf) for leaf in tree.leaves(end.value)):
+            if not finite(*tree.leaves(end.value)):
                 raise FederationError(
                     "the mean of usable replies is not finite; this is a fault of the method"
                 ) from None
             return {"server": end.value, "weighting": memory, "post": post}, minutes
+
+
+def after(post: Tree, request: Request, replies: list[Reply]) -> Tree:
+    """What is known of the exchanges once one is over: whose reply counts, and how often each site was asked."""
+    fresh, before = {reply.client: post["ticket"] for reply in replies}, post.get("asked", {})
+    asked = {client: before.get(client, 0) + torch.tensor(1) for client in request.to}
+    return {"ticket": post["ticket"] + 1, "accepted": post["accepted"] | fresh, "asked": before | asked}
 
 
 def participants(clients: tuple[str, ...], count: int | None, seed: int, number: int) -> tuple[str, ...]:
@@ -121,8 +126,22 @@ class Simulator:
     def restore(self, saved: Tree) -> None:
         self.slots = saved
 
+    def close(self) -> None:
+        """It is this process, which goes on."""
+
     def ask(self, request: Request, post: Post) -> dict[str, Reply | Failure]:
-        return {name: self._answer(name, request, post) for name in request.to}
+        return dict(self.stream(request, post))
+
+    def stream(self, request: Request, post: Post) -> Iterator[tuple[str, Reply | Failure]]:
+        """Answers one by one, for who keeps none of them."""
+        return ((name, self._answer(name, request, post)) for name in request.to)
+
+    def tallied(self, request: Request, post: Post) -> Iterator[tuple[str, Reply | Failure, int]]:
+        """Answers one by one, with what each took."""
+        for name in request.to:
+            with Tally() as tally:
+                found = self._answer(name, request, post)
+            yield name, found, tally.total
 
     def _answer(self, name: str, request: Request, post: Post) -> Reply | Failure:
         try:

@@ -5,14 +5,13 @@ with its formulas alone, and hands every operation on as it came: results are th
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from . import tree
-from .federation import Federation
 from .gate import Failure
 from .server import Post, Reply, Request
 
@@ -32,10 +31,20 @@ class Tally(TorchDispatchMode):
         return out
 
 
-class Counting:
-    """A federation in this process whose sites are asked one by one, so that what each answer took is known."""
+class Engine(Protocol):
+    """A federation that can tell what its sites' answers took."""
 
-    def __init__(self, federation: Federation) -> None:
+    @property
+    def clients(self) -> tuple[str, ...]: ...
+
+    def tallied(self, request: Request, post: Post) -> Iterator[tuple[str, Reply | Failure, int]]:
+        """The answers in the order of the request, and each one's operations."""
+
+
+class Counting:
+    """A federation on this machine, with a count of what its sites computed and sent."""
+
+    def __init__(self, federation: Engine) -> None:
         self.federation = federation
         self.flops: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()  # numbers, of whatever kind
@@ -45,12 +54,11 @@ class Counting:
         return self.federation.clients
 
     def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]:
-        answers: dict[str, Reply | Failure] = {}
-        for name in request.to:
-            with Tally() as tally:
-                answers |= self.federation.ask(request._replace(to=(name,)), post)
-            reply = answers[name]
-            self.flops[name] += tally.total
+        return dict(self.stream(request, post))
+
+    def stream(self, request: Request, post: Post) -> Iterator[tuple[str, Reply | Failure]]:
+        for name, reply, flops in self.federation.tallied(request, post):
+            self.flops[name] += flops
             if isinstance(reply, Reply):
                 self.sent[name] += sum(leaf.numel() for leaf in tree.leaves(reply.body))
-        return answers
+            yield name, reply

@@ -6,7 +6,7 @@ asked, in numbers that are finite and of a plausible size; the rest is set aside
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Any, NamedTuple
@@ -51,6 +51,10 @@ class Verdict(NamedTuple):
     ledger: list[Left]
 
 
+Answers = Mapping[str, Reply | Failure] | Iterator[tuple[str, Reply | Failure]]  # a stream is in the request's order
+Sizes = Mapping[str, tuple[float, float, float]]  # what it is of -> norm, and how far above and below peers it may be
+
+
 @dataclass(frozen=True)
 class Gate:
     """Admits the replies of sites that enrolled with a number of training images each."""
@@ -60,25 +64,35 @@ class Gate:
     enrolled: Mapping[str, int]
     quorum: int | None = None  # None: all but one of those asked, at least two; one if only one was asked
 
-    def admit(self, request: Request, answers: Mapping[str, Reply | Failure]) -> Verdict:
-        """Sort the answers, given by the client that was asked, into usable and not."""
+    def admit(
+        self, request: Request, answers: Answers, keep: Callable[[Reply], Reply] = lambda reply: reply
+    ) -> Verdict:
+        """Sort the answers, given by the client that was asked, into usable and not; `keep` says what stays of one."""
         declared = self.sends.get(request.kind, {})
         example = {name: sent.like(self.nets, request.body) for name, sent in declared.items()}
         sound: dict[str, Reply] = {}
+        sizes: dict[str, Sizes] = {}
         aside: list[Failure] = []
         ledger: list[Left] = []
-        for client in sorted({*request.to, *answers}):
-            answer = answers.get(client, Failure(client, "did not answer"))
+        if isinstance(answers, Mapping):
+            told = {client: Failure(client, "did not answer") for client in request.to} | {**answers}
+            answers = iter(sorted(told.items()))
+        for client, answer in answers:
             if not isinstance(answer, Reply):
                 aside.append(answer if isinstance(answer, Failure) else Failure(client, "sent no reply"))
                 continue
             ledger += self._entries(client, request.kind, answer)
             reason = self._complaint(client, answer, request, example)
+            own = {} if reason else dict(_sizes(answer.body, declared))
+            if not all(math.isfinite(norm) for norm, _, _ in own.values()):
+                where = next(path for path, leaf in tree.flatten(answer.body).items() if not finite(leaf))
+                reason = f"{where} has numbers that are not finite (did its training diverge? a smaller lr may help)"
             if reason:
                 aside.append(Failure(client, reason))
             else:
-                sound[client] = answer
-        for client, reason in _implausible(sound, declared):
+                sizes[client], sound[client] = own, keep(answer)
+            del answer  # while the next one is made
+        for client, reason in _implausible(sizes):
             aside.append(Failure(client, reason))
             del sound[client]
         self._require_quorum(request, len(sound), aside)
@@ -131,7 +145,7 @@ def _bytes(node: Any) -> int:
 
 
 def _differences(given: Any, expected: Any, path: str) -> Iterator[str]:
-    """Where `given` is not a finite tree of the shape of `expected`."""
+    """Where `given` is not a tree of the shape of `expected`."""
     where = path.strip("/") or "the reply"
     if isinstance(expected, dict):
         if not isinstance(given, dict):
@@ -152,15 +166,12 @@ def _differences(given: Any, expected: Any, path: str) -> Iterator[str]:
             f"{where} is {given.dtype} of shape {tuple(given.shape)}, "
             f"declared is {expected.dtype} of shape {tuple(expected.shape)}"
         )
-    elif not finite(given):
-        yield f"{where} has numbers that are not finite (did its training diverge? a smaller lr may help)"
     elif not given.is_floating_point() and not bool(((given >= 0) & (given <= MOST_COUNTED)).all()):
         yield f"{where} is not a plausible count"
 
 
-def _implausible(replies: Mapping[str, Reply], declared: Mapping[str, Sent]) -> list[tuple[str, str]]:
-    """The replies whose size is far from that of their peers."""
-    sizes = {client: dict(_sizes(reply.body, declared)) for client, reply in replies.items()}
+def _implausible(sizes: Mapping[str, Sizes]) -> list[tuple[str, str]]:
+    """The clients whose reply's size is far from that of their peers."""
     odd: dict[str, str] = {}
     for client, own in sizes.items() if len(sizes) > 1 else ():
         for group, (norm, above, below) in own.items():
@@ -177,18 +188,27 @@ def _sizes(body: Tree, declared: Mapping[str, Sent]) -> Iterator[tuple[str, tupl
     """
     for name, part in body.items():
         if declared[name].kind == "scalars":
-            if declared[name].positive and not isinstance(part, dict):
-                yield name, (float(part), POSITIVE_TIMES, POSITIVE_TIMES)
+            times = POSITIVE_TIMES if declared[name].positive and not isinstance(part, dict) else math.inf
+            yield name, (_norm_of(tree.leaves(part)), times, times)
             continue
         for key, child in part.items():
-            norms = [_norm(leaf) for leaf in tree.leaves(child) if leaf.is_floating_point()]
             above, below = (PARAMETERS_TIMES, PARAMETERS_TIMES) if key == "params" else (OTHERS_TIMES, math.inf)
-            yield f"{name}/{key}", (math.hypot(*norms), above, below)
+            yield f"{name}/{key}", (_norm_of(tree.leaves(child)), above, below)
 
 
-def finite(leaf: Tensor) -> bool:
-    """Whether all numbers of a tensor are finite, without a copy of it."""
-    return not leaf.is_floating_point() or math.isfinite(_norm(leaf))
+def finite(*leaves: Tensor) -> bool:
+    """Whether all numbers of tensors are finite, without a copy of them."""
+    return math.isfinite(_norm_of(leaves))
+
+
+def _norm_of(leaves: Iterable[Tensor]) -> float:
+    """The norm of all floats together."""
+    floats = [leaf for leaf in leaves if leaf.is_floating_point()]
+    if len({(leaf.dtype, leaf.device) for leaf in floats}) == 1:  # all at once
+        norm = math.hypot(*torch.stack(torch._foreach_norm(floats)).tolist())
+        if math.isfinite(norm):
+            return norm
+    return math.hypot(*map(_norm, floats))
 
 
 def _norm(leaf: Tensor) -> float:

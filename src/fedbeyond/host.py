@@ -1,5 +1,6 @@
 """A site on a machine of its own: what it is told of a run, its own data and folder, and its answer to every letter."""
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +22,7 @@ from .data.splits import holdings, left_out
 from .errors import ConfigError, DataError, FederationError, StorageError
 from .judging import measured
 from .letters import ASK, ENROL, EVALUATE, REPLY, Letter, failure
+from .method import Method
 from .nets import Task
 from .policy import Policy, audit
 from .registry import nearest
@@ -44,7 +46,9 @@ class Machine:
     device: str = "cpu"
     threads: int = 1
     policy: Path | None = None  # what it allows
+    secret: str | None = None  # file of random bytes that noise is drawn from; "": openly none, as in a simulation
     superlink: str = ""  # where it finds the federation's server, for who starts it
+    classes: tuple[str, ...] = ()  # what the federation's images are of; none: whatever its own are of
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Machine":
@@ -53,14 +57,16 @@ class Machine:
         for key in given:
             if key not in known:
                 raise ConfigError(f"the node's config: {key} is not known; {nearest(key, known)}")
+        classes = given.get("classes", ())  # as JSON where Flower's config carried it
         try:
-            return cls(**given)
+            return cls(**{**given, "classes": json.loads(classes) if isinstance(classes, str) else classes})
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(step) for step in first["loc"])
             raise ConfigError(f"the node's config: {place} does not fit: {first['msg']}; it needs {EXAMPLE}") from None
 
 
+SECRET = 32  # bytes
 EXAMPLE = """site="hospital_a" data="folder(root='/data')" folder="/var/lib/fedbeyond\""""
 
 
@@ -78,11 +84,7 @@ class Host(NamedTuple):
 
 def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Host:
     """The site as a run needs it, on its own data."""
-    if config.plugins or config.train.split or config.train.mixing:
-        raise ConfigError("plugins, train.split and train.mixing cannot be told to a site on another machine")
-    method = method_of(config)
-    if method.pooled:
-        raise ConfigError(f"{config.method} pools the data of all sites, which no federation can")
+    method = federated(config)
     policy = Policy.read(machine.policy) if machine.policy else Policy()
     policy.allow(config, method, number)
     domains = own_data(machine)
@@ -101,8 +103,45 @@ def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Hos
     require(method, config, max(sources, method.least))  # how many sites there are is the server's to know
     if method.public:
         data = data | {"public": public(config, shape)}
-    site = Site(machine.site, data, nets, **of_a_site(config, method, machine.device))
+    secret = noise_secret(machine) if method.privacy else b""
+    site = Site(machine.site, data, nets, secret=secret, **of_a_site(config, method, machine.device))
     return Host(machine.site, method.client, site, nets["model"], judged, machine.folder, facts)
+
+
+def noise_secret(machine: Machine) -> bytes:
+    """What the server does not know of a site's noise: it could take the noise off again."""
+    if machine.secret is None:
+        raise ConfigError(
+            f"site {machine.site!r} has no secret, and noise that a server can work out protects nothing; make one by "
+            "'head -c 32 /dev/urandom > secret; chmod 600 secret' and name it in site.toml, as in secret = \"secret\" "
+            '(secret = "" does without, for a trial)'
+        )
+    if not machine.secret:
+        return b""
+    try:
+        held = Path(machine.secret).read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"site {machine.site!r}: its secret cannot be read: {error}; see 'secret' in site.toml"
+        ) from None
+    if len(held) < SECRET:
+        raise ConfigError(
+            f"{machine.secret} has {len(held)} bytes, a secret has {SECRET} or more: head -c 32 /dev/urandom"
+        )
+    return held
+
+
+def federated(config: Config) -> Method:
+    """The method of a run, unless only a simulation can give it; refused before a plugin that a letter names is run."""
+    train = config.train
+    given = {"plugins": config.plugins, "train.split": train.split, "train.mixing": train.mixing}
+    for key, value in given.items():
+        if value:
+            raise ConfigError(f"{key} = {value!r} cannot be told to sites on other machines; leave it out, or simulate")
+    method = method_of(config)
+    if method.pooled:
+        raise ConfigError(f"{config.method} pools the data of all sites, which no federation can; simulate it")
+    return method
 
 
 def own_data(machine: Machine) -> Domains:
@@ -112,6 +151,16 @@ def own_data(machine: Machine) -> Domains:
         raise DataError(
             f"site {machine.site!r}: {machine.data} has no domain {domain!r}, it has {', '.join(domains.images)}; name "
             "one of them in the node's config, as in domain='...'"
+        )
+    if machine.classes and set(machine.classes) != set(domains.classes):
+        other = {
+            "lacks": set(machine.classes) - set(domains.classes),
+            "has": set(domains.classes) - set(machine.classes),
+        }
+        told = ", ".join(f"{word} {', '.join(sorted(names))}" for word, names in other.items() if names)
+        raise DataError(
+            f"site {machine.site!r} {told}; the federation's classes are {', '.join(machine.classes)}: rename its own, "
+            "or agree on others"
         )
     return domains._replace(images={domain: domains.images[domain]})
 

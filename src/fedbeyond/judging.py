@@ -44,21 +44,27 @@ def of_a_client(found: Mapping[str, Any], name: str, home: str, images: Mapping[
     return scores
 
 
-def judges_here(
-    net: nn.Module,
-    vals: Mapping[str, Split],
-    tests: Mapping[str, Split],
-    homes: Mapping[str, str],
-    owns: Mapping[str, Split],
-) -> Judges:
+Splits = Mapping[str, Mapping[str, Split]]  # by who judges, by part
+
+
+def judged(vals: Mapping[str, Split], tests: Mapping[str, Split], owns: Mapping[str, Split]) -> Splits:
+    """What there is to judge models on, where everybody's images are here."""
+    clients = {name: {"val": val} | ({"own_test": owns[name]} if name in owns else {}) for name, val in vals.items()}
+    return clients | {name: {"test": test} for name, test in tests.items()}
+
+
+def together(found: Mapping[str, dict[str, Any]], splits: Splits, homes: Mapping[str, str]) -> Judgement:
+    """What all have found, as a line says it."""
+    scores = {}
+    for name, parts in splits.items():
+        images = {part: len(split[1]) for part, split in parts.items()}
+        own = "val" in parts
+        scores[name] = of_a_client(found[name], name, homes[name], images) if own else found[name]
+    return Judgement(scores, [])
+
+
+def judges_here(net: nn.Module, splits: Splits, homes: Mapping[str, str]) -> Judges:
     """Judges that have everybody's images before them."""
-
-    def judge(models: Models) -> Judgement:
-        scores: dict[str, Any] = {}
-        for name, val in vals.items():
-            splits = {"val": val} | ({"own_test": owns[name]} if name in owns else {})
-            images = {part: len(split[1]) for part, split in splits.items()}
-            scores[name] = of_a_client(measured(net, models, name, splits), name, homes[name], images)
-        return Judgement(scores | {name: measured(net, models, name, {"test": tests[name]}) for name in tests}, [])
-
-    return judge
+    return lambda models: together(
+        {name: measured(net, models, name, parts) for name, parts in splits.items()}, splits, homes
+    )

@@ -13,7 +13,7 @@ from typing import Any
 from .errors import ConfigError
 from .files import storing
 
-CA, CERTIFICATE, SERVER_KEY, SITE_KEY = "ca.crt", "server.pem", "server.key", "key"
+CA, CERTIFICATE, SERVER_KEY, SITE_KEY, SECRET = "ca.crt", "server.pem", "server.key", "key", "secret"
 VALID = timedelta(days=825)
 
 
@@ -45,6 +45,12 @@ def pair(folder: Path) -> bytes:
     open_half = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     public(folder / f"{SITE_KEY}.pub", open_half)
     return bytes(open_half)
+
+
+def end(path: Path) -> datetime:
+    """When a certificate ends."""
+    x509, *_ = _tools()
+    return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc  # type: ignore[no-any-return]
 
 
 def private(path: Path, content: bytes) -> None:

@@ -1,5 +1,6 @@
 """The record that a method is, and the declaration of what leaves a site under it."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -25,17 +26,18 @@ class Sent(NamedTuple):
     kind: Kind
     like: Callable[[Tree, Tree], Any]
     positive: bool = False  # a scalar that a server divides by, or multiplies with
+    since: tuple[str, ...] = ()  # where in the request's body it set out from, if it is a step away from something
 
 
 def parameters(*path: str) -> Sent:
-    """Something shaped as a network (`"model"`) or a part of one (`"model", "params"`)."""
+    """A network (`"model"`) or a part of one (`"model", "params"`), as training left what was received there."""
 
     def like(nets: Tree, body: Tree) -> Any:
         for key in path:
             nets = nets[key]
         return nets
 
-    return Sent("parameters", like)
+    return Sent("parameters", like, since=path)
 
 
 scalar = Sent("scalars", lambda nets, body: torch.zeros(()))
@@ -47,6 +49,15 @@ Sends = Mapping[str, Mapping[str, Sent]]  # kind of request -> name -> what leav
 def also(sends: Sends, kind: str, **more: Sent) -> Sends:
     """The same declaration with `more` leaving in the answer to `kind`."""
     return {**sends, kind: {**sends.get(kind, {}), **more}}
+
+
+class Privacy(NamedTuple):
+    """What noise promises of all that leaves a site, and of what: the answers of this client, as declared there."""
+
+    epsilon: Callable[[int], float]  # after so many answers of one site; infinite, if nothing is promised
+    delta: float
+    client: Client
+    sends: Sends
 
 
 def the_model(state: Tree) -> Tree:
@@ -71,3 +82,14 @@ class Method:
     pooled: bool = False  # no federation: one site holds the data of all, and knows which image is whose
     amplitudes: bool = True  # False: those of an image do not matter, all are given the same
     public: bool = False  # every site also holds the same images without labels, `site.data["public"]`
+    sums: bool = False  # the server needs no more than weighted means of what the sites send, never a single reply
+    privacy: Privacy | None = None  # what is promised of what leaves a site
+
+    @property
+    def sealed(self) -> bool:
+        """Whether what leaves a site is still that of which privacy was promised, if any was."""
+        return self.privacy is None or (self.client is self.privacy.client and self.sends is self.privacy.sends)
+
+    def spends(self, rounds: int) -> float:
+        """Epsilon for a site that answers whatever it may be asked in so many rounds: each kind of request once."""
+        return self.privacy.epsilon(rounds * len(self.sends)) if self.privacy else math.inf

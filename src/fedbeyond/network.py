@@ -1,18 +1,20 @@
 """A federation whose sites are on machines of their own: the same conversation, carried as letters."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
-from . import __version__, registry, tree
+from . import __version__, registry
 from .config import Config
-from .errors import ConfigError, FederationError
+from .errors import FederationError
 from .experiment import Experiment
 from .gate import Failure, Gate
+from .host import federated
 from .judging import Judgement, Models, of_a_client
 from .letters import ASK, ENROL, EVALUATE, REPLY, Letter
-from .nets import Task, read
+from .nets import Task
 from .server import Post, Reply, Request
-from .setting import method_of, networks, require
+from .setting import beginnings, networks, outlines, require
 from .tree import Tree
 
 Answers = Mapping[str, Letter | Failure]
@@ -57,6 +59,9 @@ class Network:
 
     def restore(self, saved: Tree) -> None:
         """Sites go on by themselves from what the server says it accepted."""
+
+    def close(self) -> None:
+        """Sites stay where they are."""
 
     def ask(self, request: Request, post: Post) -> dict[str, Reply | Failure]:
         letters = {name: self._letter(request, post.to(name), name) for name in request.to}
@@ -104,10 +109,7 @@ def prepare(
     config: Config, carrier: Carrier, sites: Sequence[str], guests: Sequence[str] = (), device: str = "cpu"
 ) -> Experiment:
     """Put a run together whose sites are elsewhere; nobody's data are here."""
-    refuse(config)
-    method = method_of(config)
-    if method.pooled:
-        raise ConfigError(f"{config.method} pools the data of all sites, which no federation can; simulate it")
+    method = federated(config)
     run = {"config": told(config), "run": config.digest(), "sources": len(sites)}
     answers = carrier.meet(Letter(ENROL, run), (*sites, *guests))
     facts = agreed(answers, sites, guests)
@@ -116,19 +118,10 @@ def prepare(
     task = Task(tuple(facts["classes"]), tuple(facts["shape"]), network, len(sites))
     nets = networks(method, task, config.seed, device)
     engine = Network(carrier, run, {name: answers[name] for name in sites}, guests)
-    shared = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
-    gate = Gate(method.sends, shared, engine.sizes, config.train.quorum)
+    gate = Gate(method.sends, outlines(method, nets), engine.sizes, config.train.quorum)
     homes = {name: str(facts["domain"]) for name, facts in engine.facts.items()}
-    return Experiment(config, method, nets, engine, gate, engine.judge, {}, {}, homes)
-
-
-def refuse(config: Config) -> None:
-    """What only a simulation can give: whoever writes it has all data before him."""
-    train = config.train
-    given = {"plugins": config.plugins, "train.split": train.split, "train.mixing": train.mixing}
-    for key, value in given.items():
-        if value:
-            raise ConfigError(f"{key} = {value!r} cannot be told to sites on other machines; leave it out, or simulate")
+    begin = partial(beginnings, method, task, config.seed)
+    return Experiment(config, method, nets, engine, gate, engine.judge, {}, {}, homes, begin=begin)
 
 
 def told(config: Config) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import keys
+from . import keys, proxy
 from .config import Config
 from .errors import ConfigError, FederationError
 from .files import write
@@ -26,6 +26,7 @@ SILENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
 CHARTER, SITE_FILE, LINK = "federation.toml", "site.toml", "federation"
+PROXY = "nginx.conf"
 
 
 class Charter(NamedTuple):
@@ -36,10 +37,11 @@ class Charter(NamedTuple):
     guests: tuple[str, ...] = ()
     bind: str = "127.0.0.1:8443"  # where the server listens: on this machine alone, behind a proxy
     deadline: float = 3600.0  # seconds for an answer
+    classes: tuple[str, ...] = ()  # what every site's images are of; none: not agreed upon beforehand
 
 
 def init(folder: Path, charter: Charter, own: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-    """Write a federation's folder: the server's certificates, and for each site a key and settings to fill in."""
+    """Write a federation's folder: certificates, a proxy's file, and for each site a key and settings to fill in."""
     everybody = (*charter.sites, *charter.guests)
     if not charter.sites:
         raise ConfigError("a federation needs a site that trains; name one with --site")
@@ -53,6 +55,8 @@ def init(folder: Path, charter: Charter, own: Mapping[str, Mapping[str, Any]] | 
             raise ConfigError(f"an address is host:port, as in link.example.org:8443, not {address!r}")
     hosts = [address.rpartition(":")[0] for address in (charter.address, charter.bind)]
     keys.certify(folder / "server", *hosts, "127.0.0.1", "localhost")
+    if charter.address != charter.bind:
+        keys.public(folder / "server" / PROXY, proxy.nginx(charter.address, charter.bind).encode())
     authority = (folder / "server" / keys.CA).read_bytes()
     for name in everybody:
         bundle = folder / "sites" / name
@@ -60,6 +64,10 @@ def init(folder: Path, charter: Charter, own: Mapping[str, Mapping[str, Any]] | 
         keys.public(bundle / keys.CA, authority)
         told: dict[str, Any] = {"site": name, "role": "train" if name in charter.sites else "guest"}
         told |= {"superlink": charter.address, "data": "folder(root='/data')", "folder": "state"}
+        if name in charter.sites:
+            keys.private(bundle / keys.SECRET, os.urandom(32))  # of the noise that the site adds, if a run wants any
+            told |= {"secret": keys.SECRET}
+        told |= {"classes": charter.classes} if charter.classes else {}
         keys.public(bundle / SITE_FILE, toml(told | dict((own or {}).get(name, {}))).encode())
     keys.public(folder / CHARTER, toml(charter._asdict()).encode())
 
@@ -69,7 +77,7 @@ def charter_of(folder: Path) -> Charter:
     held = _toml(folder / CHARTER)
     try:
         members = tuple(held["sites"]), tuple(held["guests"])
-        return Charter(held["address"], *members, held["bind"], float(held["deadline"]))
+        return Charter(held["address"], *members, held["bind"], float(held["deadline"]), tuple(held.get("classes", ())))
     except KeyError as error:
         raise ConfigError(f"{folder / CHARTER} lacks {error}; 'fedbeyond federation init' writes a whole one") from None
 
@@ -90,6 +98,7 @@ def node_command(bundle: Path, port: int) -> list[str]:
     bundle, own = bundle.absolute(), site_settings(bundle)
     Path(own["folder"]).mkdir(mode=0o700, parents=True, exist_ok=True)
     node = Path(own["folder"]) / "node.toml"
+    own |= {"classes": json.dumps(own["classes"])} if "classes" in own else {}  # Flower's config knows no lists
     write(node, toml(own).encode())
     words = ["--superlink", own["superlink"], "--root-certificates", str(bundle / keys.CA), "--node-config", str(node)]
     words += ["--auth-supernode-private-key", str(bundle / keys.SITE_KEY)]
@@ -99,7 +108,7 @@ def node_command(bundle: Path, port: int) -> list[str]:
 def site_settings(bundle: Path) -> dict[str, Any]:
     """What a site says of itself, its paths seen from its folder."""
     own = _toml(bundle / SITE_FILE)
-    return own | {key: str(bundle.absolute() / own[key]) for key in ("folder", "policy") if key in own}
+    return own | {key: str(bundle.absolute() / own[key]) for key in ("folder", "policy", "secret") if own.get(key)}
 
 
 def register(folder: Path) -> None:
@@ -140,6 +149,14 @@ def status(folder: Path, number: str) -> str:
     return str(runs[0].get("status", "unknown"))
 
 
+def online(folder: Path) -> int:
+    """How many sites are connected now; Flower does not tell their names."""
+    said = json.loads(flwr(folder, "supernode", "list", LINK, "--format", "json"))
+    if not said.get("success"):
+        raise FederationError(f"the server does not answer; fedbeyond serve {folder}")
+    return sum(node.get("status") == "online" for node in said.get("nodes", ()))
+
+
 def last_words(folder: Path, number: str) -> str:
     """The end of what a run's server app printed."""
     return flwr(folder, "log", number, LINK, "--show").strip()[-800:]
@@ -177,8 +194,9 @@ def flwr(folder: Path, *words: str) -> str:
     home.mkdir(mode=0o700, exist_ok=True)
     link = {"address": charter.bind, "root-certificates": str(folder.absolute() / "server" / keys.CA)}
     write(home / "config.toml", f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\n{toml(link)}'.encode())
+    told = environment(home) | {"COLUMNS": "160"}  # in less, its tables cut words short
     ended = subprocess.run(
-        [program("flwr"), *words], env=environment(home), capture_output=True, text=True, timeout=120, check=False
+        [program("flwr"), *words], env=told, capture_output=True, text=True, timeout=120, check=False
     )
     if ended.returncode:
         raise FederationError(f"flwr {' '.join(words[:2])} failed: {(ended.stderr or ended.stdout).strip()[-600:]}")

@@ -19,6 +19,7 @@ from .errors import ConfigError, MissingError
 from .method import Method
 from .nets import Task, read
 from .nets import weights as files
+from .privacy import promise
 from .spelling import parse, unseen_domains
 
 
@@ -128,6 +129,9 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
             for name, sent in names.items():
                 size = tree.size(sent.like(shared, {}))
                 told.append(f"  {name:16} {sent.kind:12} {size:12,} bytes  (in answer to {kind!r})")
+        told.append(f"  the server needs {'sums of these' if method.sums else 'the reply of each site'}")
+        promised = promise(method, cell.train.rounds)
+        told += [f"  {promised}"] if promised else []
         yield told
 
 

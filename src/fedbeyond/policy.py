@@ -34,6 +34,9 @@ class Policy:
     sends: tuple[Kind, ...] | None = None  # kinds of content that may leave
     most_rounds: int | None = None
     least_images: int | None = None  # to train on: a model of few images tells more of each
+    most_epsilon: float | None = None  # of all rounds of a run, so that one without dp is refused
+    most_delta: float = 1e-5  # at which epsilon may be reckoned
+    sums_only: bool = False  # replies may be seen in sums alone, by way of secure aggregation
 
     @classmethod
     def read(cls, path: Path) -> "Policy":
@@ -64,6 +67,35 @@ class Policy:
         rounds = max(config.train.rounds, number + 1)
         if self.most_rounds is not None and rounds > self.most_rounds:
             raise PolicyError(f"{rounds} rounds are asked for; the site's policy allows {self.most_rounds}")
+        self._private(config, method, rounds)
+        if self.sums_only:
+            raise PolicyError(
+                f"the site's policy lets its replies be seen in sums alone, and {config.method} "
+                + (
+                    "goes by sums, but no secure aggregation is offered here yet"
+                    if method.sums
+                    else "needs the reply of every single site, which no secure aggregation can carry"
+                )
+            )
+
+    def _private(self, config: Config, method: Method, rounds: int) -> None:
+        if self.most_epsilon is None:
+            return
+        if method.privacy is None:
+            raise PolicyError(
+                f"{config.method} adds no noise to what leaves; the site's policy wants an epsilon of at most "
+                f"{self.most_epsilon:g}: add dp, as in {config.method}+dp"
+            )
+        if method.privacy.delta > self.most_delta:
+            raise PolicyError(
+                f"epsilon is reckoned at delta {method.privacy.delta:g}; the site's policy allows {self.most_delta:g}: "
+                "set it in dp(delta=...)"
+            )
+        if method.spends(rounds) > self.most_epsilon:
+            raise PolicyError(
+                f"{rounds} rounds of {config.method} spend an epsilon of {method.spends(rounds):.3g}; the site's "
+                f"policy allows {self.most_epsilon:g}: play fewer rounds, or with more noise, as in dp(noise=...)"
+            )
 
     def enough(self, images: int) -> None:
         """Refuse to train on too few images."""
@@ -75,7 +107,7 @@ def audit(folder: Path, way: str, letter: Letter, about: Letter | None = None) -
     """Write down that a letter came in or goes out: what it is about and how large, nothing that it says."""
     notes = (about.notes if about else {}) | letter.notes
     line: dict[str, Any] = {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "way": way,
         "subject": letter.subject,
     }

@@ -14,7 +14,7 @@ from .data.domains import image_files
 from .data.listing import Files
 from .data.tables import Column, unlabelled
 from .errors import ConfigError, DataError, StorageError
-from .evaluate import AT_ONCE
+from .evaluate import at_once
 from .export import Exported
 from .files import storing, write
 from .progress import track
@@ -92,7 +92,7 @@ def images(asked: Exported, folder: Path, remarks: list[str]) -> Iterator[tuple[
             names.append(name)
         except DataError as error:
             remarks.append(f"left out: {error}")
-        if len(names) == AT_ONCE:
+        if len(names) == at_once("cpu"):
             yield names, torch.from_numpy(np.stack(found))
             names, found = [], []
     if names:

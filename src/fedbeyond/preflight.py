@@ -1,4 +1,4 @@
-"""Before a site takes part: is everything there, right, reachable; and what exactly will leave."""
+"""Before a site takes part, or a server serves: is everything there, right, reachable; what exactly will leave."""
 
 import shutil
 import ssl
@@ -14,11 +14,16 @@ from typing import NamedTuple
 from . import __version__, keys, operators
 from .config import Config
 from .errors import FedbeyondError
-from .host import Machine, host, own_data
-from .setting import method_of
+from .host import Machine, federated, host, own_data
+from .operators import CHARTER, Charter
+from .privacy import promise
+from .setting import method_of, require
+from .spelling import unseen_domains
 
 AHEAD, BEHIND = 5, 300  # seconds by which Flower lets a site's clock differ from the server's
 ROOM = 2 * 2**30  # bytes
+SOON = 30  # days before a certificate ends that it is said
+HERE = ("127.0.0.1", "localhost", "[::1]")
 FLOWER = "1.41."
 
 
@@ -30,9 +35,14 @@ class Finding(NamedTuple):
     told: str
 
 
-def preflight(bundle: Path, config: Config | None = None, sources: int = 2) -> Iterator[Finding]:
-    """Look at a site's folder, machine, data and way to the server; with a run, also at what it would send."""
+def preflight(folder: Path, config: Config | None = None) -> Iterator[Finding]:
+    """Look at the folder of a site, or of the server, at its machine and at the way between them."""
     yield versions()
+    yield from server(folder, config) if (folder / CHARTER).exists() else site(folder, config)
+
+
+def site(bundle: Path, config: Config | None = None, sources: int = 2) -> Iterator[Finding]:
+    """A site's settings, key, way to the server, disk and data; with a run, also what it would send."""
     path = bundle.absolute() / operators.SITE_FILE
     try:
         machine = Machine.of(operators.site_settings(bundle))
@@ -46,6 +56,8 @@ def preflight(bundle: Path, config: Config | None = None, sources: int = 2) -> I
     try:
         domains = own_data(machine)
         ((domain, (_, labels)),) = domains.images.items()
+        if machine.classes:
+            yield Finding(True, "classes", f"the federation's: {', '.join(machine.classes)}")
         counts = ", ".join(f"{name} {int((labels == place).sum()):,}" for place, name in enumerate(domains.classes))
         yield Finding(True, "data", f"{len(labels):,} images of {domain}: {counts}")
     except FedbeyondError as error:
@@ -53,6 +65,90 @@ def preflight(bundle: Path, config: Config | None = None, sources: int = 2) -> I
         return
     if config is not None:
         yield from leaving(machine, config, sources)
+
+
+def server(folder: Path, config: Config | None = None) -> Iterator[Finding]:
+    """The server's charter, keys, certificate and disk, who is there; with a run, also whether it could be played."""
+    try:
+        charter = operators.charter_of(folder)
+    except FedbeyondError as error:
+        yield Finding(False, "settings", str(error))
+        return
+    own, everybody = folder / "server", (*charter.sites, *charter.guests)
+    yield Finding(
+        True, "settings", f"{len(charter.sites)} sites, {len(charter.guests)} guests, from {folder / CHARTER}"
+    )
+    yield secret(own / keys.SERVER_KEY)
+    yield lasting(own / keys.CERTIFICATE)
+    keyless = [name for name in everybody if not (own / "sites" / f"{name}.pub").exists()]
+    yield Finding(
+        not keyless, "keys", f"no public key of {', '.join(keyless)} in {own / 'sites'}" if keyless else "of all sites"
+    )
+    yield room(own)
+    yield from doors(charter, own / keys.CA)
+    try:
+        there = operators.online(folder)
+        yield Finding(
+            there >= len(everybody), "sites", f"{there} are connected, {len(everybody)} belong to the federation"
+        )
+    except FedbeyondError:
+        yield Finding(False, "sites", f"nobody can be connected; start the server: fedbeyond serve {folder}")
+    if config is not None:
+        yield playable(charter, config)
+
+
+def doors(charter: Charter, authority: Path) -> Iterator[Finding]:
+    """Whether the server answers where it should, and lets nobody start runs from elsewhere."""
+    yield next(way(charter.bind, authority))
+    if charter.address != charter.bind:
+        yield next(way(charter.address, authority))
+    apart = charter.bind.rpartition(":")[0] in HERE
+    if apart and (charter.address == charter.bind or not answers(charter.address, authority)):
+        yield Finding(True, "control", f"runs can be started on this machine alone, through {charter.bind}")
+        return
+    yield Finding(
+        False,
+        "control",
+        f"whoever reaches {charter.address if apart else charter.bind} can start runs, which Flower does not guard; "
+        "bind to 127.0.0.1 and let a proxy forward /v1/fleet/ alone",
+    )
+
+
+def answers(address: str, authority: Path) -> bool:
+    """Whether more than the sites' own path is to be had there."""
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+        with urllib.request.urlopen(f"https://{address}/docs", timeout=10, context=context) as answer:
+            return bool(answer.status == 200)
+    except (OSError, ValueError):
+        return False
+
+
+def playable(charter: Charter, config: Config) -> Finding:
+    """Whether a run can be played on this federation, as far as the server knows."""
+    unseen = unseen_domains(config.target)
+    try:
+        method = federated(config)
+        require(method, config, len(charter.sites))
+    except FedbeyondError as error:
+        return Finding(False, "run", str(error))
+    strange = sorted({*unseen} ^ {*charter.guests})
+    told = f"{config.method}, {config.train.rounds} rounds"
+    if charter.guests and strange:
+        told += (
+            f"; target = {config.target!r}, and the guests are {', '.join(charter.guests)}: reports call them unseen"
+        )
+    return Finding(not (charter.guests and strange), "run", told)
+
+
+def lasting(path: Path) -> Finding:
+    """Whether a certificate is there and lasts."""
+    try:
+        days = (keys.end(path) - datetime.now(UTC)).days
+    except (OSError, ValueError) as error:
+        return Finding(False, "validity", f"{path} cannot be read: {error}")
+    mend = "" if days > SOON else "; make a new federation folder, and hand out its keys"
+    return Finding(not mend, "validity", f"{path} is valid for {days} days{mend}")
 
 
 def versions() -> Finding:
@@ -114,6 +210,8 @@ def leaving(machine: Machine, config: Config, sources: int) -> Iterator[Finding]
         for kind, names in method_of(config).sends.items():
             told = ", ".join(f"{name} ({sent.kind})" for name, sent in names.items())
             yield Finding(True, "leaves", f"in answer to {kind!r}: {told}")
+        promised = promise(method_of(config), config.train.rounds)
+        yield from [Finding(True, "privacy", promised)] if promised else []
     yield Finding(
         True, "leaves", "in answer to 'evaluate': loss, accuracy, F1, AUC, recall and confusion on its own images"
     )

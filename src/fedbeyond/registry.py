@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
-from .spelling import Part, parse, spell_value
+from .spelling import Part, parse, spell, spell_value
 
 Factory = Callable[..., Any]
 
@@ -75,6 +75,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "sha": "fedbeyond.methods.sha:sha",
         "mixstyle": "fedbeyond.methods.mixstyle:mixstyle",
         "augmix": "fedbeyond.methods.augmix:augmix",
+        "dp": "fedbeyond.methods.dp:dp",
     },
     "datasets": {
         "styles": "fedbeyond.data.builtin:styles",
@@ -216,11 +217,18 @@ def build(text: str, **provided: Any) -> Any:
     first, *others = parse(text)
     if first.name in known("wrappers"):
         raise ConfigError(f"{first.name!r} goes on top of a method: spell it as fedavg+{first.name}")
-    method = make("methods", first, **provided)
+    method, private = make("methods", first, **provided), None
     for part in others:
         if part.name in known("methods"):
             raise ConfigError(f"{text!r}: {part.name!r} is a method of its own; one method, then wrappers")
         method = make("wrappers", part, method)
+        private = private or (part if method.privacy else None)
+        if private and not method.sealed:  # something would leave without the noise that was promised
+            before = (one for one in others if one is not private)
+            raise ConfigError(
+                f"{text!r}: {part.name} changes what leaves a site after {private.name} added noise to it; put "
+                f"{private.name} last, as in {spell((first, *before, private))}"
+            )
     return method
 
 

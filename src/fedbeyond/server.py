@@ -1,9 +1,11 @@
 """What a server says and hears: requests, replies, one round as a conversation, and how replies are weighed."""
 
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from . import tree
+from .shelf import Shelf
 from .tree import Tree
 
 
@@ -30,7 +32,8 @@ class Reply(NamedTuple):
         return self.body if self.came is None else self.came
 
 
-class Round(NamedTuple):
+@dataclass(frozen=True)
+class Round:
     """Where we are in a run."""
 
     number: int  # from 0
@@ -39,6 +42,7 @@ class Round(NamedTuple):
     enrolled: tuple[str, ...]  # who could
     seed: int = 0  # of the run, for servers that draw
     run: str = ""  # which run it is, for sites that keep the states of several
+    shelf: Shelf = field(default_factory=Shelf)  # the run's, for what its server need not carry along in its state
 
 
 class Post(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import batchnorm, registry
+from . import batchnorm, registry, tree
 from .config import Config, Train
 from .data import saved
 from .data.augment import chain
@@ -17,8 +17,9 @@ from .data.site import derive
 from .data.splits import Rules, divide
 from .errors import ConfigError
 from .method import Method
-from .nets import Networks, Task, for_images
+from .nets import Networks, Task, for_images, read
 from .spelling import unseen_domains
+from .tree import Tree
 
 
 @lru_cache(maxsize=2)
@@ -77,6 +78,17 @@ def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
     return {name: net.to(device, **layout) for name, net in made.items()}  # type: ignore[call-overload]
 
 
+def beginnings(method: Method, task: Task, seed: int) -> Tree:
+    """The networks that the server holds, as they are before the first round."""
+    nets = networks(method, task, seed, "cpu")
+    return {name: read(nets[name]) for name in method.shared}
+
+
+def outlines(method: Method, nets: Networks) -> Tree:
+    """What the networks that the server holds look like, without their numbers."""
+    return {name: tree.to("meta", read(nets[name])) for name in method.shared}
+
+
 def sources(method: Method, divided: Division) -> int:
     """From how many sites a method learns; a pooled one, from how many domains."""
     homes = [holding.domain for holding in divided.clients.values()]
@@ -85,6 +97,8 @@ def sources(method: Method, divided: Division) -> int:
 
 def require(method: Method, config: Config, sites: int) -> None:
     """Refuse a setting that cannot give a method what it needs, before anything is trained."""
+    if method.privacy:
+        method.privacy.epsilon(1)  # a run that cannot say what it promises is of no use
     if sites < method.least:
         raise ConfigError(
             f"{config.method} needs {method.least} {'domains' if method.pooled else 'sites'} or more to learn from, "

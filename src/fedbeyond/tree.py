@@ -1,6 +1,8 @@
 """Arithmetic on trees: nested dicts of tensors, the only thing that is stored, sent or averaged."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import torch
@@ -63,22 +65,51 @@ def size(a: Any) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(a))
 
 
-def mean(nodes: Sequence[Node], weights: Sequence[float]) -> Node:
-    """The weighted mean of trees; of counters (integer leaves, as BatchNorm has) the largest."""
-    total = sum(weights)
-    if not total > 0:
+def digest(a: Tree) -> bytes:
+    """Names a tree by all it holds, in whatever order."""
+    told = sha256()
+    for path, leaf in sorted(flatten(a).items(), key=itemgetter(0)):
+        told.update(f"{path} {leaf.dtype} {tuple(leaf.shape)} ".encode() + leaf.contiguous().numpy().tobytes())
+    return told.digest()
+
+
+class Mean:
+    """A weighted mean of trees that takes them in one by one; of counters (integers, as BatchNorm has) the largest.
+
+    It moves towards each tree by the tree's share of the weight so far: what is the same in all stays exactly the same.
+    """
+
+    def __init__(self) -> None:
+        self.result: Any = None
+        self.total, self.count = 0.0, 0
+
+    def add(self, node: Any, weight: float) -> None:
+        """Take in another tree; it is not kept."""
+        self.count += 1
+        self.total += weight
+        if self.result is None:
+            self.result = map(torch.clone, node)
+            return
+        share = weight / self.total if self.total else 0.0
+        pairs: list[tuple[Tensor, Tensor]] = []
+        map(lambda own, other: pairs.append((own, other)), self.result, node)
+        moving = [(own, other) for own, other in pairs if own.is_floating_point()]
+        if moving:
+            owns, others = zip(*moving, strict=True)
+            torch._foreach_lerp_(list(owns), list(others), share)
+        for own, other in pairs:
+            if not own.is_floating_point():  # the mean of integers is not one
+                torch.maximum(own, other, out=own)
+
+
+def mean(nodes: Iterable[Node], weights: Sequence[float]) -> Node:
+    """The weighted mean of trees; of counters the largest."""
+    made = Mean()
+    for node, weight in zip(nodes, weights, strict=True):
+        made.add(node, weight)
+    if not made.total > 0:
         raise ValueError(f"a mean needs weights that sum to more than zero, not {list(weights)}")
-    shares = [weight / total for weight in weights]
-
-    def average(first: Tensor, *others: Tensor) -> Tensor:
-        if not first.is_floating_point():  # the mean of integers is not one
-            return torch.stack((first, *others)).amax(0)
-        result = first * shares[0]
-        for share, leaf in zip(shares[1:], others, strict=True):
-            result.add_(leaf, alpha=share)
-        return result
-
-    return map(average, *nodes)  # type: ignore[no-any-return]
+    return made.result  # type: ignore[no-any-return]
 
 
 def flatten(a: Tree) -> dict[str, Tensor]:

@@ -5,19 +5,21 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from . import operators
 from .config import Config
-from .errors import FederationError
+from .errors import ConfigError, FederationError
 from .experiment import finished, lines, place
 from .operators import Charter, environment
 from .setting import dataset, division
 from .spelling import unseen_domains
 
 STARTING, ENDING = 120.0, 15.0  # seconds that a process may take
+REFUSED, AGAIN = 150.0, 5.0  # seconds for which a site asks to be let in, and between two times
 LOOKING = 20.0  # between two questions to Flower what became of a run
 
 
@@ -25,19 +27,37 @@ def try_out(
     config: Config, folder: Path, out: Path, tell: Callable[[str], None] = print, patience: float = 3600
 ) -> None:
     """Play a run over loopback as hospitals would: every domain a site, the unseen ones guests."""
-    names = tuple(division(config, dataset(config.data)).clients)
-    guests = unseen_domains(config.target)
+    homes = {name: holding.domain for name, holding in division(config, dataset(config.data)).clients.items()}
+    names, guests = tuple(homes), unseen_domains(config.target)
     server, *ports = free_ports(1 + len(names) + len(guests))
     charter = Charter(f"127.0.0.1:{server}", names, guests, f"127.0.0.1:{server}", deadline=600)
-    homes = {name: holding.domain for name, holding in division(config, dataset(config.data)).clients.items()}
-    own = {name: {"data": config.data, "domain": homes.get(name, name)} for name in (*names, *guests)}
-    operators.init(folder, charter, own)
+    own: dict[str, dict[str, Any]] = {name: {"data": config.data, "domain": homes.get(name, name)} for name in guests}
+    own |= {name: {"data": config.data, "domain": homes[name], "secret": ""} for name in names}  # noise as simulated
+    if (folder / operators.CHARTER).exists():
+        again(folder, charter, own)
+    else:
+        operators.init(folder, charter, own)
     with serving(folder), ExitStack() as stack:
-        for name, port in zip((*names, *guests), ports, strict=True):
-            stack.enter_context(joined(folder / "sites" / name, port))
+        places = zip(own, ports, strict=True)
+        nodes = [stack.enter_context(joined(folder / "sites" / name, port)) for name, port in places]
+        for node in nodes:
+            stack.callback(node.terminate)  # all at once in the end: each takes seconds
         tell(f"{len(names)} sites and {len(guests)} guests on 127.0.0.1; logs in {folder}")
         number = operators.submit(folder, config, out)
         follow(folder, config, out, number, tell, patience)
+
+
+def again(folder: Path, charter: Charter, own: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make the folder of a trial that was stopped ready for another time; of what was, Flower need not know."""
+    found = operators.charter_of(folder)
+    same = (found.sites, found.guests) == (charter.sites, charter.guests) and found.address == found.bind
+    for name in own if same else ():
+        same &= own[name].items() <= operators.site_settings(folder / "sites" / name).items()
+    if not same:
+        raise ConfigError(f"{folder} holds a federation with other sites or data; choose another --folder")
+    vacant(folder)
+    for path in (folder / "server").glob("state.db*"):
+        path.unlink()
 
 
 def follow(folder: Path, config: Config, out: Path, number: str, tell: Callable[[str], None], patience: float) -> None:
@@ -61,27 +81,39 @@ def follow(folder: Path, config: Config, out: Path, number: str, tell: Callable[
 
 @contextmanager
 def hold() -> Iterator[None]:
-    """Be ended as by Ctrl-C when told to terminate, so that what was started ends too."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Be ended as by Ctrl-C when told to terminate or left by the terminal, so that what was started ends too."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A server that runs and knows its sites' keys, until the block is left."""
     server = folder.absolute() / "server"
+    host, port = vacant(folder)
     with started(operators.link_command(folder), server / "flower", server / "server.log") as process:
-        host, _, port = operators.charter_of(folder).bind.rpartition(":")
         end = time.monotonic() + STARTING
-        while not reachable(host, int(port)):
+        while not reachable(host, port):
             if process.poll() is not None or time.monotonic() > end:
                 raise FederationError(f"the server did not start: {tail(server / 'server.log')}")
             time.sleep(0.2)
         operators.register(folder)
         yield process
+
+
+def vacant(folder: Path) -> tuple[str, int]:
+    """Where a federation's server is to listen, if nobody does."""
+    host, _, port = operators.charter_of(folder).bind.rpartition(":")
+    if reachable(host, int(port)):
+        raise FederationError(f"{host}:{port} is taken, perhaps by a server that still runs; end it, then serve again")
+    return host, int(port)
 
 
 @contextmanager
@@ -90,6 +122,29 @@ def joined(bundle: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     command = operators.node_command(bundle, port)
     with started(command, bundle.absolute() / "flower", bundle / "site.log") as process:
         yield process
+
+
+def take_part(bundle: Path, port: int, tell: Callable[[str], None]) -> int:
+    """Take part until the site is stopped or something fails; its exit code.
+
+    Flower takes a node that was killed for alive, and lets nobody in with its key, for about a minute: wait for that.
+    """
+    log, end = bundle / "site.log", time.monotonic() + REFUSED
+    tell(f"joining {operators.site_settings(bundle)['superlink']}; log: {log}")
+    while True:
+        before = log.stat().st_size if log.exists() else 0
+        with joined(bundle, port) as process:
+            code = process.wait()
+        said = tail(log, min(4000, log.stat().st_size - before))
+        if "Failed to activate SuperNode" not in " ".join(said.split()):
+            return code
+        if time.monotonic() > end:
+            raise FederationError(
+                "the server lets nobody in with this key: it does not know it, or the site takes part elsewhere; ask "
+                f"who runs the federation (log: {log})"
+            )
+        tell(f"not let in yet: a site that was killed counts as alive for a minute; again in {AGAIN:g} s")
+        time.sleep(AGAIN)
 
 
 @contextmanager
@@ -103,14 +158,32 @@ def started(command: list[str], home: Path, log: Path) -> Iterator[subprocess.Po
     try:
         yield process
     finally:
+        groups = {process.pid} | groups_of(process.pid)
         process.terminate()
         try:
             process.wait(ENDING)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what it left behind
+        for group in groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)  # what it left behind
+
+
+def groups_of(number: int) -> set[int]:
+    """The groups of processes that one and its children started, where Linux tells: Flower sets some apart."""
+    parents: dict[int, list[tuple[int, int]]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent, group = map(int, path.read_text().rpartition(")")[2].split()[1:3])
+            parents.setdefault(parent, []).append((int(path.parent.name), group))
+    found: set[int] = set()
+    waiting = [number]
+    while waiting:
+        for child, group in parents.get(waiting.pop(), []):
+            waiting.append(child)
+            found.add(group)
+    return found - {os.getpgrp()}
 
 
 def free_ports(count: int) -> list[int]:
@@ -131,4 +204,8 @@ def reachable(host: str, port: int) -> bool:
 
 def tail(log: Path, size: int = 800) -> str:
     """The end of a log."""
-    return log.read_text("utf-8", "replace")[-size:].strip() if log.exists() else "it said nothing"
+    if not log.exists():
+        return "it said nothing"
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - size))
+        return file.read().decode("utf-8", "replace").strip()

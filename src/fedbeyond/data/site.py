@@ -9,6 +9,7 @@ from torch import Tensor
 from ..evaluate import measure, pixels
 from ..nets import Networks, write
 from ..optimizers import Schedule, constant
+from ..stopwatch import part
 from ..tree import Tree
 from .augment import Augment, Batch, plain
 from .images import Split as Split
@@ -39,12 +40,15 @@ class Site:
         schedule: Schedule = constant(),  # noqa: B008 (a plain function)
         device: str = "cpu",
         origin: Tensor | None = None,
+        secret: bytes = b"",
     ) -> None:
         self.name, self.data, self.nets, self.seed, self.device = name, data, nets, seed, device
         self.augment, self.sampler, self.batch_size, self.epochs = augment, sampler, batch_size, epochs
         self.rounds, self.schedule, self.pace = rounds, schedule, 1.0
         self.origin = origin  # the domain of each training image, where those of several are pooled
+        self.secret = secret  # mixed into noise that nobody else may know; none in a simulation
         self.rng = torch.Generator()
+        self.keeps_slopes = False  # whether the last gradient stays in the networks, for who looks at it afterwards
 
     @property
     def size(self) -> int:
@@ -70,10 +74,13 @@ class Site:
         """The training images, sampled and augmented."""
         x, y = self.data["train"]
         for index in self.sampler(y, self.epochs if epochs is None else epochs, self.batch_size, self.rng):
-            batch = Batch(pixels(x[index].to(self.device)), y[index].to(self.device))
-            if self.origin is not None:
-                batch = batch._replace(origin=self.origin[index].to(self.device))
-            yield self.augment(batch, self.rng)
+            with part("data"):
+                batch = Batch(pixels(x[index].to(self.device)), y[index].to(self.device))
+                if self.origin is not None:
+                    batch = batch._replace(origin=self.origin[index].to(self.device))
+            with part("augmentation"):
+                batch = self.augment(batch, self.rng)
+            yield batch
 
     def measure(self, model: Tree, split: str = "val") -> dict[str, Tensor]:
         """Loss and accuracy of a model on one of the site's splits."""

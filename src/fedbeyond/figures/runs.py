@@ -13,7 +13,7 @@ from ..config import Config
 from ..data.division import completed, taken
 from ..data.images import Split
 from ..errors import ConfigError, StorageError
-from ..evaluate import AT_ONCE, pixels
+from ..evaluate import at_once, pixels
 from ..export import configuration
 from ..method import the_model
 from ..nets import Classifier, Networks, write
@@ -199,4 +199,5 @@ def sample(splits: Iterable[Split], count: int) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def features(held: Held, images: Tensor) -> Tensor:
     """What the head of a model sees of images."""
-    return torch.cat([held.net.eval().features(pixels(x.to(held.device))).cpu() for x in images.split(AT_ONCE)])
+    net, parts = held.net.eval(), images.split(at_once(held.device))
+    return torch.cat([net.features(pixels(x.to(held.device))).cpu() for x in parts])

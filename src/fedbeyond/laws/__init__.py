@@ -5,6 +5,7 @@ out. It raises `LawBroken`, saying what was broken.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -20,10 +21,12 @@ from ..federation import Federation, Simulator, participants, play, start
 from ..gate import Failure
 from ..method import Method
 from ..methods.fedavg import fedavg
-from ..server import Conversation, Post, Reply, Request, Round, Weighting, by_size, uniform
+from ..server import Post, Reply, Request, Round, by_size, uniform
+from ..shelf import Shelf
 from ..tree import Tree
 from . import toy
 from .faults import FAULTS, FAULTY, Fault, Faulty, Remembering, Wire, across
+from .retold import backwards, blended
 
 Factory = Callable[[], Method]
 Law = Callable[[Factory], None]
@@ -44,10 +47,10 @@ def simulate(
 ) -> tuple[Tree, list[dict[str, Any]]]:
     """A few rounds on the toy sites, all or `asked` of them in each: the last state, and what happened."""
     federation = federation or Simulator(method.client, toy.sites(method, sizes))
-    state = start(method, federation.clients, toy.shared(method))
-    gate, minutes = toy.gate(method, sizes, quorum), []
+    clients, gate, minutes, shelf = federation.clients, toy.gate(method, sizes, quorum), [], Shelf()
+    state = start(method, clients, toy.shared(method))
     for number in range(rounds):
-        now = Round(number, rounds, participants(federation.clients, asked, 0, number), federation.clients)
+        now = Round(number, rounds, participants(clients, asked, 0, number), clients, shelf=shelf)
         state, happened = play(method, state, now, federation, gate)
         minutes.append(happened)
     return state, minutes
@@ -99,14 +102,15 @@ def resumable(make: Factory) -> None:
     want, method = reference(make).state, make()
     several = len({left.request for left in reference(make).minutes[-1]["left"]}) > 1
     federation = simulator(method)
-    state = start(method, federation.clients, toy.shared(method))
+    state, shelf = start(method, federation.clients, toy.shared(method)), Shelf()
     for number in range(ROUNDS):
         if number == ROUNDS - 1:
             method, slots = make(), federation.slots
             federation, state = simulator(method), across(state)
             federation.slots = {name: across(kept) for name, kept in slots.items()}
-        now = Round(number, ROUNDS, federation.clients, federation.clients)
-        if several and number == ROUNDS - 1:  # the server stops before it has written this round
+            shelf = Shelf({entry: across(put) for entry, put in shelf.entries.items()})
+        now = Round(number, ROUNDS, federation.clients, federation.clients, shelf=shelf)
+        if number == ROUNDS - 1 and (several or shelf.entries):  # the server stops before it has written this round
             play(method, state, now, federation, toy.gate(method))
         state, _ = play(method, state, now, federation, toy.gate(method))
     _equal(state, want, "a run that was stopped and resumed gives other numbers")
@@ -121,8 +125,18 @@ def portable(make: Factory) -> None:
 
 def symmetric(make: Factory) -> None:
     """The order of the clients does not matter, but for rounding."""
-    got = simulate(_backwards(make()))[0]
+    got = simulate(backwards(make()))[0]
     _close(got, reference(make).state, "with replies in the opposite order the run gives other numbers")
+
+
+def summable(make: Factory) -> None:
+    """A server that says it needs sums alone ends at the same, but for rounding, if each reply is the mean of all."""
+    if not make().sums:
+        return
+    for even in (False, True):
+        with suppress(LawBroken, LookupError):  # a weighting may look for a reply where nothing is
+            return _close(simulate(blended(make(), even))[0], reference(make).state, "other numbers")
+    raise LawBroken("it says that it needs sums alone, but without single replies the run gives other numbers")
 
 
 def sampled(make: Factory) -> None:
@@ -159,6 +173,8 @@ def declared(make: Factory) -> None:
         raise LawBroken(f"its replies were refused: {error}") from error
     sent = {(left.request, left.name) for happened in minutes for left in happened["left"]}
     promised = {(kind, name) for kind, names in method.sends.items() for name in names}
+    if any(len({left[:3] for left in happened["left"]}) < len(happened["left"]) for happened in minutes):
+        raise LawBroken("a site is asked for the same thing twice in a round, which nobody reckons with")
     if sent != promised:
         raise LawBroken(f"declared, but never sent: {sorted(promised - sent)}")
 
@@ -187,7 +203,18 @@ def alive(make: Factory, against: Sequence[Factory] = ()) -> None:
 
 LAWS: dict[str, Law] = {
     law.__name__: law
-    for law in (deterministic, storable, resumable, portable, symmetric, sampled, pure, declared, fault_tolerant)
+    for law in (
+        deterministic,
+        storable,
+        resumable,
+        portable,
+        symmetric,
+        summable,
+        sampled,
+        pure,
+        declared,
+        fault_tolerant,
+    )
 }
 
 
@@ -232,28 +259,6 @@ def _close(got: Tree, want: Tree, complaint: str) -> None:
     tree.map(compare, got, want)
 
 
-def _backwards(method: Method) -> Method:
-    """The same method, its server hearing every reply in the opposite order."""
-
-    def round(state: Tree, now: Round) -> Conversation:
-        conversation = method.server.round(state, now)
-        request = next(conversation)
-        while True:
-            replies = yield request
-            try:
-                request = conversation.send(replies[::-1])
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-
-    def update(replies: list[Reply], memory: Tree, now: Round) -> tuple[list[float], Tree]:
-        assert method.weighting
-        weights, memory = method.weighting.update(replies[::-1], memory, now)
-        return weights[::-1], memory
-
-    weighting = method.weighting and Weighting(method.weighting.init, update)
-    return replace(method, server=method.server._replace(round=round), weighting=weighting)
-
-
 class _Midway:
     """A run before its first round and after it, from where one can go on again and again."""
 
@@ -261,21 +266,21 @@ class _Midway:
         method, self.make = make(), make
         federation, self.gate = simulator(method), toy.gate(method)
         fresh = start(method, federation.clients, toy.shared(method))
-        self.held = [(fresh, dict(federation.slots))]
-        self.held.append((self._play(0, method, fresh, federation), federation.slots))
+        self.held, shelf = [(fresh, dict(federation.slots), Shelf())], Shelf()
+        self.held.append((self._play(0, method, fresh, federation, shelf), federation.slots, shelf))
         self.heard: dict[bytes, tuple[Reply, Tree]] = {}
 
     def with_fault(self, fault: Fault, kind: str, first: int) -> Tree:
         """A round with a fault and the next without."""
-        method, (state, slots) = self.make(), self.held[first]
+        method, (state, slots, shelf) = self.make(), self.held[first]
         federation = Remembering(method.client, toy.sites(method), self.heard)
-        federation.slots = dict(slots)
+        federation.slots, shelf = dict(slots), Shelf(dict(shelf.entries))
         for number in (first, first + 1):
-            state = self._play(number, method, state, Faulty(federation, FAULTY, first, fault, kind))
+            state = self._play(number, method, state, Faulty(federation, FAULTY, first, fault, kind), shelf)
         return {"state": state, "slots": federation.slots}
 
-    def _play(self, number: int, method: Method, state: Tree, federation: Federation) -> Tree:
-        now = Round(number, ROUNDS, federation.clients, federation.clients)
+    def _play(self, number: int, method: Method, state: Tree, federation: Federation, shelf: Shelf) -> Tree:
+        now = Round(number, ROUNDS, federation.clients, federation.clients, shelf=shelf)
         return play(method, state, now, federation, self.gate)[0]
 
 

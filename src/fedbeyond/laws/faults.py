@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from random import Random
 from typing import Literal
 
@@ -82,11 +81,8 @@ class Remembering(Simulator):
         return fresh
 
     def _key(self, name: str, request: Request, post: Post) -> bytes:
-        flat = tree.flatten({"body": request.body, "slots": self.slots[name]})
-        told = sha256(f"{name} {request.kind} {post} {[*flat]}".encode())
-        for leaf in flat.values():
-            told.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode() + leaf.contiguous().numpy().tobytes())
-        return told.digest()
+        state = tree.digest({"body": request.body, "slots": self.slots[name]})
+        return f"{name} {request.kind} {post} ".encode() + state
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ..client import Client, nothing
 from ..data.site import Site
-from ..evaluate import AT_ONCE, pixels
+from ..evaluate import at_once, pixels
 from ..method import Method, Sends, Sent, parameters
 from ..nets import Classifier, Networks, Task, for_images, write
 from ..nets.fcn import Fcn
@@ -71,6 +71,7 @@ def ats(
         shared=shared,
         sends=sends if margin is not None else {"centre": {"centre": Sent("data-derived", a_feature)}, **sends},
         least=2 if margin is None else 1,
+        sums=margin is not None,  # otherwise it is measured between single sites
     )
 
 
@@ -84,7 +85,7 @@ def centre(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
     """The mean of what the received model sees in a site's training images, each of length one."""
     net, (images, _) = write(site.nets["model"], received["model"]).eval(), site.data["train"]
     assert isinstance(net, Classifier)
-    total = sum(F.normalize(net.features(pixels(x.to(site.device)))).sum(0) for x in images.split(AT_ONCE))
+    total = sum(F.normalize(net.features(pixels(x.to(site.device)))).sum(0) for x in images.split(at_once(site.device)))
     return {"centre": {"mean": total / site.size}}, private
 
 

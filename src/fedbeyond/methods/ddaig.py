@@ -98,7 +98,8 @@ def ddaig(
         weighting=uniform,
         networks=for_images("ddaig", networks),
         shared=shared,
-        sends={"train": promised | {"sites": Sent("parameters", as_received)}},
+        sends={"train": promised | {"sites": Sent("parameters", as_received, since=("sites",))}},
+        sums=True,
         least=2,
     )
 

@@ -66,7 +66,7 @@ def fedadg(
         raise ConfigError("fedadg: classify=0 and align=0 leave nothing to train; give one of them an epoch or more")
     if not adversarial:  # without generator and discriminator
         client = training(cross_entropy(smoothing), optimizer=optimizer, epochs=classify + align)
-        return Method(client=client, server=averaging, weighting=uniform)
+        return Method(client=client, server=averaging, weighting=uniform, sums=True)
     shared = ("model", "generator") if reference == "generator" else ("model",)
 
     def networks(task: Task) -> Networks:
@@ -127,6 +127,7 @@ def fedadg(
     return Method(
         client=Client(own_discriminator, {"train": train}),
         server=averaging,  # step s3, of model and generator alike
+        sums=True,
         weighting=uniform,
         networks=networks,
         shared=shared,

@@ -23,4 +23,5 @@ def fedavg(weighting: Literal["size", "uniform"] = "size", optimizer: Optimizer 
         client=training(cross_entropy(), optimizer=optimizer),
         server=averaging,
         weighting=by_size if weighting == "size" else uniform,
+        sums=True,
     )

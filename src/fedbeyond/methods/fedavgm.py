@@ -35,7 +35,7 @@ def fedavgm(
         speed = tree.add(tree.scale(momentum, state["speed"]), drift)
         return {"model": model | {"params": tree.add(start, tree.scale(rate, speed))}, "speed": speed}
 
-    return Method(client=training(cross_entropy(), optimizer=optimizer), server=Server(at_rest, round))
+    return Method(client=training(cross_entropy(), optimizer=optimizer), server=Server(at_rest, round), sums=True)
 
 
 def at_rest(nets: Tree) -> Tree:

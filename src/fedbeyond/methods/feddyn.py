@@ -55,7 +55,7 @@ def feddyn(
         return {"model": told, "start": corrected, "slope": slope}
 
     client = training(cross_entropy(), regulariser, optimizer=optimizer, init=no_slope, finish=new_slope)
-    return Method(client=client, server=Server(with_slope, round), weighting=uniform)
+    return Method(client=client, server=Server(with_slope, round), weighting=uniform, sums=True)
 
 
 def no_slope(site: Site) -> Tree:

@@ -81,6 +81,7 @@ def fedgca(
         client=training(*terms, optimizer=optimizer, init=no_dual, finish=new_dual),
         server=Server(with_dual, round),
         weighting=uniform,
+        sums=True,
         augment=augment.views(style, views) if views else augment.plain,  # X+
         networks=for_images("fedgca", nets) if views or (agreeing and m) else nets,
     )

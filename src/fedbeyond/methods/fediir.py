@@ -36,7 +36,9 @@ def fediir(
 ) -> Method:
     """Gradients of the head drawn to their mean over sites, of which `keep` is kept from round to round."""
     if not gamma:
-        return Method(client=training(cross_entropy(), optimizer=optimizer), server=averaging, weighting=uniform)
+        return Method(
+            client=training(cross_entropy(), optimizer=optimizer), server=averaging, weighting=uniform, sums=True
+        )
 
     def round(state: Tree, now: Round) -> Conversation:
         replies = yield Request("slope", {"model": state["model"]}, now.clients)
@@ -52,6 +54,7 @@ def fediir(
         server=Server(lambda nets: nets, round),
         weighting=uniform,
         sends=also({"train": {"model": parameters("model")}}, "slope", slope=Sent("parameters", like_the_head)),
+        sums=True,
     )
 
 

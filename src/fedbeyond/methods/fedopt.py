@@ -63,4 +63,4 @@ def adaptive(follow: Follow, rate: float, beta1: float, tau: float, optimizer: O
         still = tree.zeros(nets["model"]["params"])
         return nets | {"speed": still, "squares": tree.map(lambda leaf: torch.full_like(leaf, tau**2), still)}
 
-    return Method(client=training(cross_entropy(), optimizer=optimizer), server=Server(begin, round))
+    return Method(client=training(cross_entropy(), optimizer=optimizer), server=Server(begin, round), sums=True)

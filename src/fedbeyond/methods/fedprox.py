@@ -16,4 +16,4 @@ PRESETS = {"paper": {"mu": 0.01}, "official": {"mu": 0.1}}
 
 def fedprox(mu: float = 0.01, optimizer: Optimizer = plain_sgd) -> Method:
     """Averaging with a pull back to the received model."""
-    return Method(client=training(cross_entropy(), proximal(mu), optimizer=optimizer), server=averaging)
+    return Method(client=training(cross_entropy(), proximal(mu), optimizer=optimizer), server=averaging, sums=True)

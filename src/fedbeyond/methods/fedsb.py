@@ -35,4 +35,5 @@ def fedsb(
         sampler=balanced(budget, fresh) if budget else shuffled,
         server=averaging,
         weighting=uniform,  # Eq. 8
+        sums=True,
     )

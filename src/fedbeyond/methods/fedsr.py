@@ -54,6 +54,7 @@ def fedsr(
             along=("reference",) if cmi else (),
         ),
         server=averaging,
+        sums=True,
         weighting=uniform,
         networks=networks,
         shared=shared,

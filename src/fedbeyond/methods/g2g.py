@@ -46,7 +46,11 @@ def g2g(
         return client.handlers["train"](site, received, private or {"private": received["model"]})
 
     return Method(
-        client=client._replace(handlers={"train": train}), server=averaging, weighting=uniform, networks=twins
+        client=client._replace(handlers={"train": train}),
+        server=averaging,
+        weighting=uniform,
+        networks=twins,
+        sums=True,
     )
 
 

@@ -68,6 +68,7 @@ def ga(
         client=reporting(method.client, metric),
         weighting=Weighting(even, update),
         sends=also(method.sends, "train", ga_received=scalar, ga_trained=scalar),
+        sums=False,  # every site's gap
     )
 
 

@@ -17,7 +17,7 @@ from .. import tree
 from ..client import training
 from ..data.site import Site
 from ..data.spectrum import amplitudes, blend, size
-from ..evaluate import AT_ONCE, pixels
+from ..evaluate import at_once, pixels
 from ..losses import cross_entropy
 from ..method import Method, Sent, also
 from ..nets import Classifier, Networks, Task, for_images
@@ -40,7 +40,8 @@ def harmofl(
 
     def tell(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:  # exact, not a moving average
         total = sum(
-            amplitudes(pixels(x.to(site.device)), window).double().sum(0) for x in site.data["train"][0].split(AT_ONCE)
+            amplitudes(pixels(x.to(site.device)), window).double().sum(0)
+            for x in site.data["train"][0].split(at_once(site.device))
         )
         assert isinstance(total, Tensor)
         return {"amplitude": {"mean": (total / site.size).float()}}, private
@@ -52,6 +53,7 @@ def harmofl(
         weighting=uniform,
         networks=for_images("harmofl", networks),
         amplitudes=window < 1,
+        sums=True,
     )
     told = Sent("data-derived", lambda nets, body: {"mean": nets["model"]["buffers"]["amplitude"]})
     return replace(method, sends=also(method.sends, "amplitude", amplitude=told))

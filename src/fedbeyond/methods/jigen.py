@@ -50,6 +50,7 @@ def jigen(
     return Method(
         client=training(puzzled(weight, orders, whole), optimizer=optimizer, along=("jigsaw",)),
         server=averaging,
+        sums=True,
         networks=for_images("jigen", networks),
         shared=shared,
         sends={"train": {name: parameters(name) for name in shared}},

@@ -26,7 +26,7 @@ PRESETS = {"paper": {"alpha": 0.2}, "official": {"alpha": 1.0}}
 def mixup(alpha: Annotated[float, Field(ge=0)] = 0.2, optimizer: Optimizer = plain_sgd) -> Method:
     """Averaging of models that learn from pairs of images, blended with their labels."""
     term = blended(alpha) if alpha else cross_entropy()
-    return Method(client=training(term, optimizer=optimizer), server=averaging)
+    return Method(client=training(term, optimizer=optimizer), server=averaging, sums=True)
 
 
 def blended(alpha: float) -> Term:

@@ -53,6 +53,7 @@ def moon(
     return Method(
         client=client._replace(handlers={"train": train}),
         server=averaging,
+        sums=True,
         networks=networks,
         shared=("model", "projection"),
         sends={"train": {"model": parameters("model"), "projection": parameters("projection")}},

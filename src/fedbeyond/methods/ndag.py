@@ -56,7 +56,7 @@ def ndag(
     def begin(nets: Tree) -> Tree:
         return nets | {"student": nets["model"]} if kind == 2 else nets
 
-    promised = {name: parameters("model" if name == "student" else name) for name in sent}
+    promised = {name: parameters("model" if name == "student" else name)._replace(since=(name,)) for name in sent}
     return Method(
         client=Client(nothing, {"train": teaching(novel, margin, decay, kind, learn, optimizer)}),
         server=Server(begin, round),
@@ -64,6 +64,7 @@ def ndag(
         networks=for_images("ndag", trio(width)),
         shared=shared,
         sends={"train": promised},
+        sums=True,
     )
 
 

@@ -28,7 +28,7 @@ PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code
 def perfedavg(alpha: Annotated[float, Field(ge=0)] = 0.01, optimizer: Optimizer = plain_sgd) -> Method:
     """A model from which one step of size `alpha` at any site leads to a good one; evaluated without that step."""
     client = training(after_a_step(alpha), optimizer=optimizer)
-    return Method(client=client, server=averaging, weighting=uniform)
+    return Method(client=client, server=averaging, weighting=uniform, sums=True)
 
 
 def after_a_step(alpha: float) -> Term:

@@ -52,6 +52,7 @@ def randconv(
     return Method(
         client=training(agreeing(weight), optimizer=optimizer),
         server=averaging,
+        sums=True,
         augment=copied if copies else augment.plain,
         networks=for_images("randconv", classifier) if copies else classifier,
     )

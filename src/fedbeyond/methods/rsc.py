@@ -50,6 +50,7 @@ def rsc(
     return Method(
         client=training(challenged(places, channels, coin, where), optimizer=optimizer),
         server=Server(lambda nets: nets, round),
+        sums=True,
         networks=for_images("rsc", with_maps) if where == "maps" else classifier,
     )
 

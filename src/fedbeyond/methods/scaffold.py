@@ -25,8 +25,9 @@ PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code
 def scaffold(optimizer: Optimizer = plain_sgd) -> Method:
     """Two control variates, one kept at the site, one shared, against the drift of local training."""
     client = training(cross_entropy(), correction, optimizer=optimizer, init=no_control, finish=new_control)
-    sends = {"train": {"model": parameters("model"), "control": parameters("model", "params")}}
-    return Method(client=client, server=Server(with_control, round), weighting=uniform, sends=sends)
+    change = parameters("model", "params")._replace(since=())  # of the site's control: a step already
+    sends = {"train": {"model": parameters("model"), "control": change}}
+    return Method(client=client, server=Server(with_control, round), weighting=uniform, sends=sends, sums=True)
 
 
 def no_control(site: Site) -> Tree:

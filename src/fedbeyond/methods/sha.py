@@ -9,7 +9,9 @@ scores well counts more, and each site's model is first averaged with its own be
 
 import logging
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import torch
@@ -26,6 +28,7 @@ from ..tree import Tree
 PRESETS = {"paper": {"rho": 1e-7}}
 
 Norm = Literal["linf", "l2"]
+OWNER = "sha"  # of what is on the shelf: a site's model of a round, by the names of both
 LEAST, MOST = 1e-8, 1e8  # of a loss, which is divided by and may not be finite
 
 
@@ -48,6 +51,7 @@ def sha(
         )
 
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
+        site.keeps_slopes = True
         site.nets["model"].zero_grad()  # what is found there afterwards is this site's
         reply, kept = method.client.handlers["train"](site, received, private)
         return reply | {"sha_sharp": uphill(reply["model"]["params"], site.nets["model"], rho, norm)}, kept
@@ -61,18 +65,21 @@ def sha(
         scores = {r.client: score(r.client, verdicts, exclude_self) for r in replies}  # line 2
         past, weights, models = kept["history"], {}, {}
         for name, own in ((r.client, {"model": r.body["model"], "score": scores[r.client]}) for r in replies):
-            entries = past.get(name, {})
-            merged = own if now.number < warmup else within(own, entries, history)  # lines 3 and 4
+            earlier, this = past.get(name, {}), f"{now.number:06}"
+            merged = own if now.number < warmup else within(own, earlier, history, taker(now, name))  # lines 3 and 4
             models[name] = merged["model"]
             weights[name] = 1.0 if now.number < warmup else float(merged["score"]) ** beta  # line 6, Eq. 6
-            past = past | {name: pruned(entries | {f"{now.number:06}": own}, history)}
+            past = past | {name: pruned(earlier | {this: own["score"]}, history)}
+            if this in past[name]:
+                now.shelf.put(OWNER, f"{name}/{this}", own["model"])
         shares = {name: torch.tensor(weight / sum(weights.values())) for name, weight in weights.items()}
         moved = {name: torch.tensor(length(move)) for name, move in moves.items()}
         told = {"scores": scores, "weights": shares, "moved": moved}
         return {"models": models, "weights": weights, "history": past, "told": told}
 
     def round(state: Tree, now: Round) -> Conversation:  # whatever the method says and hears, with replies weighed
-        kept = {"history": state["sha_history"], "told": state["told"]}
+        before = shelved(state["sha_history"], now)
+        kept = {"history": before, "told": state["told"]}
         conversation = method.server.round(without(state, "sha_history", "told"), now)
         request = next(conversation)
         while True:
@@ -86,6 +93,7 @@ def sha(
             try:
                 request = conversation.send(replies)
             except StopIteration as end:  # lines 7 and 8
+                now.shelf.keep(OWNER, chain(named(before), named(kept["history"])))
                 return {**end.value, "sha_history": kept["history"], "told": kept["told"]}
 
     sends = also(method.sends, "train", sha_sharp=parameters("model", "params"))
@@ -94,6 +102,7 @@ def sha(
         client=method.client._replace(handlers={**method.client.handlers, "train": train, "sha_score": judge}),
         server=Server(lambda nets: method.server.init(nets) | {"sha_history": {}, "told": {}}, round),
         weighting=None,
+        sums=False,  # every site's model goes to all
         sends=also(sends, "sha_score", losses=Sent("scalars", one_for_each, positive=True)),
     )
 
@@ -161,17 +170,37 @@ def score(
     return 1 / torch.stack(losses).mean()
 
 
-def within(own: Tree, entries: Tree, history: int) -> Tree:  # Sec. III-C3
-    """A site's model and score, averaged with its latest ones of a higher score."""
-    newest = [entries[key] for key in sorted(entries, reverse=True)]
-    better = [entry for entry in newest if entry["score"] > own["score"]][:history]
-    return tree.mean([own, *better], [1.0] * (1 + len(better)))
+def within(own: Tree, scores: Tree, history: int, take: Callable[[str], Tree]) -> Tree:  # Sec. III-C3
+    """A site's model and score, averaged with its latest ones of a higher score; models are taken one at a time."""
+    better = [key for key in sorted(scores, reverse=True) if scores[key] > own["score"]][:history]
+    earlier = ({"model": take(key), "score": scores[key]} for key in better)
+    return tree.mean(chain([own], earlier), [1.0] * (1 + len(better)))
 
 
-def pruned(entries: Tree, history: int) -> Tree:
+def pruned(scores: Tree, history: int) -> Tree:
     """Without the models that can never be chosen again, since enough newer ones score at least as high."""
     kept: Tree = {}
-    for key in sorted(entries, reverse=True):
-        if sum(bool(newer["score"] >= entries[key]["score"]) for newer in kept.values()) < history:
-            kept[key] = entries[key]
+    for key in sorted(scores, reverse=True):
+        if sum(bool(newer >= scores[key]) for newer in kept.values()) < history:
+            kept[key] = scores[key]
     return kept
+
+
+def taker(now: Round, client: str) -> Callable[[str], Tree]:
+    """What takes a site's model of an earlier round from the shelf."""
+    return lambda key: now.shelf.get(OWNER, f"{client}/{key}")
+
+
+def named(past: Tree) -> Iterator[str]:
+    """What a history has on the shelf."""
+    return (f"{client}/{key}" for client, scores in past.items() for key in scores)
+
+
+def shelved(past: Tree, now: Round) -> Tree:
+    """A history as scores alone; a run that an earlier version began still has models beside them in its state."""
+    for name in named(past):
+        client, _, key = name.rpartition("/")
+        if isinstance(entry := past[client][key], dict):
+            now.shelf.put(OWNER, name, entry["model"])
+            past = past | {client: past[client] | {key: entry["score"]}}
+    return past

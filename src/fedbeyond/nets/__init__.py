@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle as Hook
 
 from ..errors import ConfigError
+from ..stopwatch import part
 from ..tree import Tree
 
 
@@ -114,22 +115,22 @@ def classifier(task: Task) -> Networks:
 
 def norms(net: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._BatchNorm]]:
     """The BatchNorm layers of a network, whatever they are called."""
-    for name, part in net.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            yield name, part
+    for name, layer in net.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            yield name, layer
 
 
 @contextmanager
 def resting(*nets: nn.Module) -> Iterator[None]:
     """Networks that train without their running statistics taking note of it."""
-    awake = [part for net in nets for _, part in norms(net) if part.track_running_stats]
-    for part in awake:
-        part.track_running_stats = False
+    awake = [layer for net in nets for _, layer in norms(net) if layer.track_running_stats]
+    for layer in awake:
+        layer.track_running_stats = False
     try:
         yield
     finally:
-        for part in awake:
-            part.track_running_stats = True
+        for layer in awake:
+            layer.track_running_stats = True
 
 
 def guided(task: Task) -> Networks:
@@ -143,10 +144,11 @@ def read(net: nn.Module) -> Tree:
     def copy(tensor: Tensor) -> Tensor:  # laid out the same, however the network lies in memory
         return tensor.detach().clone(memory_format=torch.contiguous_format)
 
-    return {
-        "params": {name: copy(param) for name, param in net.named_parameters()},
-        "buffers": {name: copy(buffer) for name, buffer in net.named_buffers()},
-    }
+    with part("models in and out"):
+        return {
+            "params": {name: copy(param) for name, param in net.named_parameters()},
+            "buffers": {name: copy(buffer) for name, buffer in net.named_buffers()},
+        }
 
 
 @torch.no_grad()
@@ -156,5 +158,6 @@ def write(net: nn.Module, state: Tree) -> nn.Module:
         if own.keys() != state[kind].keys():
             raise ValueError(f"the network's {kind} differ from the tree's: {own.keys() ^ state[kind].keys()}")
         if own:
-            torch._foreach_copy_(list(own.values()), [state[kind][name] for name in own])
+            with part("models in and out"):
+                torch._foreach_copy_(list(own.values()), [state[kind][name] for name in own])
     return net

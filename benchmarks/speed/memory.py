@@ -1,0 +1,74 @@
+"""What a round of many clients needs above its data, in models: python benchmarks/speed/memory.py [CLIENTS]
+
+FedAvg with ResNet-18; every client takes one step on two small images, so that memory is for models and little else.
+The peak of the process is compared with what it had before there was any model, once torch had computed something.
+"""
+
+import ctypes
+import gc
+import json
+import resource
+import sys
+
+import torch
+from torch import nn
+
+from fedbeyond import registry, tree
+from fedbeyond.data.site import Site
+from fedbeyond.federation import Simulator, play, start
+from fedbeyond.gate import Gate
+from fedbeyond.nets import Task, read
+from fedbeyond.nets.resnet import resnet18
+from fedbeyond.server import Round
+
+
+def now() -> int:
+    """Bytes that the process has in memory."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def most() -> int:
+    """The most that it ever had."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) * 1024
+
+
+def warm_up(task: Task) -> None:
+    """Let torch load and compile what it needs to train such a network, and give all other memory back."""
+    for _ in range(2):
+        net = task.network(task)
+        nn.functional.cross_entropy(net(torch.zeros(2, 3, 16, 16)), torch.tensor([0, 1])).backward()
+        torch.optim.SGD(net.parameters(), lr=0.1).step()
+        del net
+        gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def main(clients: int, rounds: int = 2) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    data = {"train": (torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8), torch.tensor([0, 1]))}
+    task = Task(("cat", "dog"), (3, 16, 16), resnet18())
+    warm_up(task)
+    before = now()
+    method = registry.build("fedavg")
+    nets = method.networks(task)
+    sites = [Site(f"site-{number:03}", data, nets, batch_size=2) for number in range(clients)]
+    federation = Simulator(method.client, sites)
+    begin = {"model": read(nets["model"])}
+    size, state = tree.size(begin), start(method, federation.clients, begin)
+    gate = Gate(method.sends, tree.to("meta", begin), {site.name: site.size for site in sites})
+    del begin
+    for number in range(rounds):
+        state, _ = play(method, state, Round(number, rounds, federation.clients, federation.clients), federation, gate)
+    told = {
+        "clients": clients,
+        "model_mb": round(size / 1e6, 1),
+        "models_above_the_data": round((most() - before) / size, 2),
+    }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)

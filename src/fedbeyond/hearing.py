@@ -1,0 +1,58 @@
+"""What a federation is to a server, and what a method hears of it.
+
+Many replies to a server that needs their mean alone are taken in one by one, and none is kept. The mean then stands
+in the place of every reply: the server's arithmetic gives, to the bit, what it would have given.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol, runtime_checkable
+
+from . import tree
+from .errors import FederationError
+from .gate import Failure, Gate, Verdict
+from .method import Method
+from .server import Post, Reply, Request, by_size, uniform
+from .stopwatch import part
+
+FROM = 16  # sites asked at once
+
+
+class Federation(Protocol):
+    """Carries a request to the clients and brings back what each one asked answered, or why it did not."""
+
+    @property
+    def clients(self) -> tuple[str, ...]: ...
+
+    def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]: ...
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """A federation that can also hand over answers one by one."""
+
+    def stream(self, request: Request, post: Post) -> Iterator[tuple[str, Reply | Failure]]:
+        """The answer of each client that is asked, in the order of the request."""
+
+
+def heard(method: Method, request: Request, post: Post, federation: Federation, gate: Gate) -> Verdict:
+    """What a method may see of the answers to a request."""
+    weighed = request.kind == "train" and method.weighting in (by_size, uniform)
+    if not (method.sums and weighed and len(request.to) >= FROM and isinstance(federation, Streaming)):
+        answers = federation.ask(request, post)
+        with part("gate"):
+            return gate.admit(request, answers)
+    mean = tree.Mean()
+
+    def fold(reply: Reply) -> Reply:
+        mean.add(reply.body, reply.weight if method.weighting is by_size else 1.0)
+        return reply._replace(body={})
+
+    verdict = gate.admit(request, federation.stream(request, post), fold)
+    if len(verdict.replies) < mean.count:  # one was taken in before its peers showed that it is not to be believed
+        mean = tree.Mean()
+        believed = request._replace(to=tuple(reply.client for reply in verdict.replies))
+        for client, answer in federation.stream(believed, post):  # the same answers: they depend on what is asked alone
+            if not isinstance(answer, Reply):
+                raise FederationError(f"{client} answered, but when it was asked again: {answer.reason}")
+            fold(answer)
+    return verdict._replace(replies=[reply._replace(body=mean.result) for reply in verdict.replies])
