@@ -19,8 +19,7 @@ METHODS = [
     "scaffold+ga",
     "fedgca",
     "fedadg(classify=1, align=1)",
-    "ndag(width=4, warmup=1)",
-    "ndag(width=4, warmup=0, kind=2)",
+    "ndag(width=2, warmup=0, kind=2)",
 ]
 QUICK = LAWS | {"fault_tolerant": partial(fault_tolerant, faults=("stalls",))}
 NORM = {

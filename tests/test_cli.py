@@ -1,5 +1,6 @@
 """The command line as a person meets it: what it prints, what it says of mistakes, how it ends."""
 
+import json
 import resource
 import subprocess
 import sys
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedbeyond import cli
+from fedbeyond import bench, cli
+from fedbeyond.config import Config
 
 ALONE = ["--jobs", "1", "--workers", "1"]
 SMALL = [
@@ -42,6 +44,18 @@ def test_help_answers_in_half_a_second_without_torch():
     assert min(times) < 0.5
 
 
+def test_a_run_does_without_torchs_compiler_which_takes_two_seconds_to_import(tmp_path):
+    words = ["fedbeyond", "run", "-m", "fedgca+sha", "-t", "photo", *SMALL, "--out", str(tmp_path)]
+    code = f"""import atexit, os, sys
+import fedbeyond.cli
+atexit.register(lambda: os._exit(20 + any(name in sys.modules for name in ("torch._dynamo", "sympy"))))
+sys.argv = {words!r}
+fedbeyond.cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 20 and "2 rounds done" in done.stdout, done.stderr
+
+
 def test_one_run_ends_with_its_numbers_under_every_rule(call, tmp_path):
     code, out, err = call("run", "-m", "fedavg", "-t", "photo", *SMALL, "--out", tmp_path)
     assert code == 0 and "fedavg, photo unseen, seed 0: 2 rounds done" in out
@@ -64,6 +78,22 @@ def test_a_bench_compares_skips_what_is_done_and_writes_its_page(call, tmp_path)
     assert code == 2 and "selection rule 'luck' is not known" in err
     code, out, _ = call("report", tmp_path, "--format", "html", "--out", tmp_path / "page.html")
     assert code == 0 and str(tmp_path / "page.html") in out and "<html" in (tmp_path / "page.html").read_text()
+
+
+def test_the_next_run_is_one_of_an_unknown_method_then_one_that_takes_longest(tmp_path):
+    methods, targets = ("fedavg", "feddag", "fedsb"), ("photo", "sketch")
+    todo = [(Config(method=m, target=t), tmp_path / m / t) for t in targets for m in methods]
+    waiting = {folder: (place, cell) for place, (cell, folder) in enumerate(todo, 1)}
+    order = []
+    while waiting:
+        folder = bench.longest(waiting, todo)
+        _, cell = waiting.pop(folder)
+        order.append((cell.method, cell.target))
+        folder.mkdir(parents=True)
+        seconds = {"fedavg": 1.0, "feddag": 9.0, "fedsb": 2.0}[cell.method]
+        (folder / "times.jsonl").write_text(json.dumps({"method": cell.method, "round": 0, "seconds": seconds}) + "\n")
+        (folder / "done").touch()
+    assert order == [*((m, "photo") for m in methods), ("feddag", "sketch"), ("fedsb", "sketch"), ("fedavg", "sketch")]
 
 
 def test_two_processes_share_a_bench_and_find_what_one_finds(call, tmp_path):

@@ -178,7 +178,7 @@ def test_stopped_with_ctrl_c_a_grid_keeps_its_rounds_leaves_no_process_and_can_g
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(call, preexec_fn=hear, **pipes) as process:
         try:
-            assert within(120, lambda: len(experiment.lines(folder)) > 4)
+            assert within(300, lambda: process.poll() is not None or len(experiment.lines(folder)) > 4)
             started = offspring(process.pid)
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=60)

@@ -1,7 +1,7 @@
 """Drills with a real federation on 127.0.0.1, TLS, keys and a proxy, driven by the commands that operators give.
 
-A site is killed, the server is killed; what comes out is what a simulation gives, bit for bit. One run serves for both:
-every letter costs seconds of computing.
+A site is killed, the server is killed, or nobody is; what comes out is what a simulation gives, bit for bit. One run
+serves for both drills: every letter costs seconds of computing.
 """
 
 import json
@@ -19,14 +19,21 @@ from fedbeyond.gate import Failure
 from federations import NGINX, SITES, SPY, UNSEEN
 
 pytestmark = pytest.mark.loopback
-RUN = f"""method = "scaffold+sha(evaluators=1)"  # private states; two requests a round, the second to one site
+LAST = 3  # round
+LETTERS = {"train": 2, "sha_score": 1}  # of a round in which all take part
+
+
+def asked(path, method, rounds):
+    """A run's file, and what it says."""
+    path.write_text(
+        f"""method = "{method}"
 target = {json.dumps(UNSEEN)}
 data = "styles(share=0.05)"
 network = "convnet(width=4)"
-train = {{rounds = 4, evaluate_every = 4, batch_size = 8, quorum = 1}}
+train = {{rounds = {rounds}, evaluate_every = {rounds}, batch_size = 8, quorum = 1}}
 """
-LAST = 3  # round
-LETTERS = {"train": 2, "sha_score": 1}  # of a round in which all take part
+    )
+    return load(path)
 
 
 class Away(Simulator):
@@ -66,10 +73,20 @@ def submit(federation, path, out):
     return fedbeyond("submit", federation.folder, path, "--out", out).split(";")[0].removeprefix("run ").strip()
 
 
+def test_an_undisturbed_run_is_that_of_the_simulator(federation, tmp_path):
+    path, out = tmp_path / "run.toml", tmp_path / "out"
+    config = asked(path, "fedsb(budget=2)+ga", rounds=1)
+    submit(federation, path, out)
+    home = experiment.place(out, config)
+    until((home / "done").exists, *federation.members)
+    assert [line["aside"] for line in experiment.lines(home)] == [[]]
+    same_run(home, simulated(config, tmp_path / "simulated"))
+
+
 def test_a_run_goes_on_though_a_site_and_then_the_server_are_killed_in_the_middle_of_a_round(federation, tmp_path):
     path, out = tmp_path / "run.toml", tmp_path / "out"
-    path.write_text(RUN)
-    config = load(path)
+    # private states; two requests a round, the second to one site
+    config = asked(path, "scaffold+sha(evaluators=1)", rounds=LAST + 1)
     home, first = experiment.place(out, config), submit(federation, path, out)
 
     def busy(kind, number, *names):

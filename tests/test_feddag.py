@@ -49,6 +49,18 @@ def test_the_generator_is_as_wide_as_said_and_perturbs_between_minus_one_and_one
         assert sum(isinstance(part, nn.Conv2d) for part in made.modules()) == 1 + 3 * 2 + 2
 
 
+def test_the_generator_mixes_every_place_with_the_mean_over_the_image():
+    torch.manual_seed(0)
+    made, x = Fcn(3, 8), torch.randn(2, 3, 7, 5)
+    nn.init.normal_(made.context.bias)
+    h = made.body(x)
+    both = torch.cat((h, h.mean((2, 3), keepdim=True).expand_as(h)), 1)
+    torch.testing.assert_close(made(x), made.out(made.context(both).relu()).tanh())
+    flat = made.body[:2](x).flatten(2)  # normalised: each channel of each image by itself
+    torch.testing.assert_close(flat.mean(2), torch.zeros(2, 8), atol=1e-5, rtol=0)
+    torch.testing.assert_close(flat.std(2, correction=0), torch.ones(2, 8), atol=0.1, rtol=0)
+
+
 def test_a_generators_step_raises_the_distance_of_images_below_the_margin(trio):
     student, teacher, generator = trio
     seen = teacher.features(X).detach()

@@ -50,6 +50,19 @@ def build(spelled, classes=7, shape=(3, 32, 32), seed=0):
     return network(Task(tuple(map(str, range(classes))), shape, network))
 
 
+def test_a_convnet_that_pools_before_its_relus_has_the_outputs_and_slopes_of_one_that_pools_behind_them():
+    net = build("convnet(width=4)", shape=(3, 20, 20)).train()
+    layers = [net.body[i : i + 4] for i in (0, 4, 8)]
+    usual = torch.nn.Sequential(*(part for c, n, p, r in layers for part in (c, n, r, p)), *net.body[12:])
+    x, found = torch.randn(6, 3, 20, 20), []
+    for body in (net.body, usual):
+        net.zero_grad()
+        maps = body(x)
+        maps.square().sum().backward()
+        found.append([maps.detach(), *(param.grad.clone() for param in body.parameters())])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
 @pytest.fixture
 def tiny(monkeypatch):
     """A vision transformer of two layers, twelve numbers wide."""

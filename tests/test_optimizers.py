@@ -16,6 +16,26 @@ def bowl(w):
     return (w * w * torch.tensor([1.0, 4.0])).sum() / 2
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (sgd(0.1, 0.9, 0.01), lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01)),
+        (adam(0.1, 0.01), lambda params: torch.optim.Adam(params, lr=0.1, weight_decay=0.01)),
+    ],
+)
+def test_optimizers_are_torchs_own_to_the_bit(ours, theirs):
+    ends = []
+    for make in (ours, theirs):
+        w = nn.Parameter(torch.tensor([3.0, 1.0]))
+        made = make([w])
+        for _ in range(3):
+            descend(made, lambda w=w: bowl(w))
+        made.load_state_dict(made.state_dict())
+        descend(made, lambda w=w: bowl(w))
+        ends.append(w.detach())
+    assert torch.equal(*ends) and isinstance(made, torch.optim.Optimizer)
+
+
 def test_sam_follows_the_gradient_from_uphill():
     w = nn.Parameter(torch.tensor([3.0, 1.0]))
     made = sam(rho=0.5, lr=0.1)([w])

@@ -1,11 +1,12 @@
 """Runs with their progress shown: one, or a grid of methods, targets and seeds; and their report written."""
 
 import json
+import math
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -160,9 +161,11 @@ def helpers(count: int, workers: int = 1) -> Iterator[None]:
 
 def work(todo: list[tuple[Config, Path]], device: str, tensorboard: bool = False, workers: int = 1) -> dict[Path, str]:
     """Play the runs that are neither done nor being played elsewhere; which broke down, and why."""
-    failures = {}
+    failures, waiting = {}, {folder: (place, cell) for place, (cell, folder) in enumerate(todo, 1)}
     with Meter(sum(cell.train.rounds for cell, _ in todo)) as meter:
-        for place, (cell, folder) in enumerate(todo, 1):
+        while waiting:
+            folder = longest(waiting, todo)
+            place, cell = waiting.pop(folder)
             try:
                 if experiment.finished(folder, cell):
                     meter.advance(cell.train.rounds)
@@ -175,6 +178,18 @@ def work(todo: list[tuple[Config, Path]], device: str, tensorboard: bool = False
                 meter.skip(cell.train.rounds - len(experiment.lines(folder)))
                 failures[folder] = f"{cell.method}, {cell.target} unseen, seed {cell.seed}: {error}"
     return failures
+
+
+def longest(waiting: Mapping[Path, tuple[int, Config]], todo: list[tuple[Config, Path]]) -> Path:
+    """The run to play next: of those of a method of which none is over, the first; then what takes longest.
+
+    So the last runs are short ones, and no process waits long for another in the end.
+    """
+    took: dict[str, float] = {}
+    for cell, folder in todo:
+        if cell.method not in took and (folder / "done").exists():
+            took[cell.method] = sum(line["seconds"] for line in results.read(folder / results.TIMES))
+    return max(waiting, key=lambda folder: took.get(waiting[folder][1].method, math.inf))
 
 
 def grid(config: Config, domains: Iterable[str] = ()) -> Iterator[Config]:

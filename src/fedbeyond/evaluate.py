@@ -22,8 +22,11 @@ def at_once(device: str | torch.device) -> int:
 
 
 def pixels(x: Tensor) -> Tensor:
-    """Bytes 0..255 as floats -1..1; floats are taken to be ready."""
-    return x.float().div_(127.5).sub_(1) if x.dtype == torch.uint8 else x
+    """Bytes 0..255 as floats -1..1, laid out as networks are; floats are taken to be ready."""
+    if x.dtype != torch.uint8:
+        return x
+    layout = torch.channels_last if x.dim() == 4 else torch.preserve_format
+    return x.to(torch.float32, memory_format=layout).div_(127.5).sub_(1)
 
 
 @torch.no_grad()
@@ -31,7 +34,7 @@ def scores(net: nn.Module, images: Images) -> Tensor:
     """What a network says of images, before softmax; read a batch at a time."""
     device = next(net.parameters()).device
     net.eval()
-    with part("evaluation"):
+    with part("evaluation"), torch.autocast(device.type, enabled=False):  # whatever the training is done in
         return torch.cat([net(pixels(x.to(device))).cpu() for x in images.split(at_once(device))])
 
 

@@ -23,6 +23,10 @@ class Tally(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.total, self.formulas = 0, FlopCounterMode(display=False).flop_registry
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch's compiler, which takes seconds to import, is not at work here
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         formula = self.formulas.get(func._overloadpacket)

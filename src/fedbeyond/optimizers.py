@@ -1,5 +1,6 @@
 """Optimizers as functions: given parameters they return a torch optimizer, fresh in every round; and their pace."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -15,14 +16,24 @@ Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]  # share of the rounds played -> factor on the learning rate
 
 
+def eager(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """A torch optimizer without the wrappers that speak to torch's compiler, which take two seconds to import it."""
+    wrapped = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    bare = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}
+    return type(kind.__name__, (kind,), bare | {"step": torch.no_grad()(inspect.unwrap(kind.step))})
+
+
+SGD, ADAM = eager(torch.optim.SGD), eager(torch.optim.Adam)
+
+
 def sgd(lr: float = 0.05, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     """Stochastic gradient descent."""
-    return lambda params: torch.optim.SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    return lambda params: SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
 
 def adam(lr: float = 1e-3, weight_decay: float = 0.0) -> Optimizer:
     """Adam with torch's moments."""
-    return lambda params: torch.optim.Adam(params, lr=lr, weight_decay=weight_decay)
+    return lambda params: ADAM(params, lr=lr, weight_decay=weight_decay)
 
 
 def sam(

@@ -68,9 +68,9 @@ def convnet(width: Annotated[int, Field(gt=0)] = 16) -> Callable[[Task], Classif
         for depth, (wide, wider) in enumerate(pairwise(channels)):
             body.append(nn.Conv2d(wide, wider, 3, padding=1, bias=False))
             body.append(nn.BatchNorm2d(wider))
-            body.append(nn.ReLU(inplace=True))
             if depth < 3:
                 body.append(nn.MaxPool2d(2, ceil_mode=True))
+            body.append(nn.ReLU(inplace=True))  # behind the pooling: the same numbers from a quarter of the places
         net = Classifier(body, channels[-1], len(task.classes))
         net.stages = ("body.3", "body.7", "body.11")
         return net

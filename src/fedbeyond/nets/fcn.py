@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class Residual(nn.Module):
@@ -32,10 +33,13 @@ class Fcn(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.body(x)
-        around = h.mean((2, 3), keepdim=True).expand_as(h)
-        return torch.tanh(self.out(torch.relu(self.context(torch.cat((h, around), 1)))))
+        here, around = self.context.weight.chunk(2, 1)  # the mean is the same beside every place: it is mixed once
+        mean = F.conv2d(h.mean((2, 3), keepdim=True), around, self.context.bias)
+        return torch.tanh(self.out(torch.relu(F.conv2d(h, here) + mean)))
 
 
 def convolution(wide: int, wider: int) -> tuple[nn.Module, nn.Module]:
     """3x3 with mirrored edges, then each channel of each image normalised: no statistics to keep or to share."""
-    return nn.Conv2d(wide, wider, 3, padding=1, padding_mode="reflect", bias=False), nn.InstanceNorm2d(wider)
+    # groups of one channel: InstanceNorm2d does the same, but lays channels-last maps out anew and back each time
+    normalised = nn.GroupNorm(wider, wider, affine=False)
+    return nn.Conv2d(wide, wider, 3, padding=1, padding_mode="reflect", bias=False), normalised
