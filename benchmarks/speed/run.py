@@ -41,12 +41,11 @@ class Suite:
         self.found["cores"] = len(os.sched_getaffinity(0))
 
     def keep(self) -> None:
-        """Write down what was found, whole or not at all, and the tables beside it."""
+        """Write down what was found, whole or not at all."""
         self.out.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.out.with_suffix(".new")
         fresh.write_text(json.dumps(self.found, indent=1) + "\n")
         fresh.replace(self.out)
-        self.out.with_suffix(".md").write_text(table.markdown(self.found))
 
     def ready(self, names: list[str]) -> list[str]:
         """Those runners that can be had; of the others it is noted why not."""

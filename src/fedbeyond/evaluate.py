@@ -34,7 +34,7 @@ def scores(net: nn.Module, images: Images) -> Tensor:
     """What a network says of images, before softmax; read a batch at a time."""
     device = next(net.parameters()).device
     net.eval()
-    with part("evaluation"), torch.autocast(device.type, enabled=False):  # whatever the training is done in
+    with part("evaluation"):
         return torch.cat([net(pixels(x.to(device))).cpu() for x in images.split(at_once(device))])
 
 

@@ -55,7 +55,7 @@ def of_a_site(config: Config, method: Method, device: str) -> dict[str, Any]:
     """What a site is told besides its name, its data and its networks."""
     train = config.train
     told: dict[str, Any] = {"batch_size": train.batch_size, "epochs": train.epochs, "rounds": train.rounds}
-    told |= {"schedule": registry.make_one("schedules", train.schedule), "precision": train.precision}
+    told |= {"schedule": registry.make_one("schedules", train.schedule)}
     return told | {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}
 
 

@@ -2,8 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,8 +14,6 @@ from ..tree import Tree
 from .augment import Augment, Batch, plain
 from .images import Split as Split
 from .samplers import Sampler, shuffled
-
-Precision = Literal["float32", "bfloat16"]
 
 
 def derive(*parts: object) -> int:
@@ -45,13 +41,11 @@ class Site:
         device: str = "cpu",
         origin: Tensor | None = None,
         secret: bytes = b"",
-        precision: Precision = "float32",
     ) -> None:
         self.name, self.data, self.nets, self.seed, self.device = name, data, nets, seed, device
         self.augment, self.sampler, self.batch_size, self.epochs = augment, sampler, batch_size, epochs
         self.rounds, self.schedule, self.pace = rounds, schedule, 1.0
         self.origin = origin  # the domain of each training image, where those of several are pooled
-        self.precision = precision  # of products of matrices and convolutions
         self.secret = secret  # mixed into noise that nobody else may know; none in a simulation
         self.rng = torch.Generator()
         self.keeps_slopes = False  # whether the last gradient stays in the networks, for who looks at it afterwards
@@ -75,13 +69,6 @@ class Site:
         if torch.device(self.device).type == "cuda":
             torch.cuda.manual_seed_all(seed)
         return self
-
-    def numbers(self) -> AbstractContextManager[None]:
-        """Products are taken in these numbers meanwhile; parameters, sums and losses stay as they are."""
-        if self.precision == "float32":
-            return nullcontext()
-        kind = torch.device(self.device).type  # without a cache, which would outlive a step that moves parameters
-        return torch.autocast(kind, torch.bfloat16, cache_enabled=False)  # type: ignore[return-value]
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
         """The training images, sampled and augmented."""
