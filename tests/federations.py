@@ -11,7 +11,7 @@ from commands import fedbeyond, going, left, until
 from fedbeyond import operators, trial
 from fedbeyond.config import Config
 
-SITES, UNSEEN = ("cartoon", "photo"), ("painting", "sketch")
+SITES, UNSEEN = ("cartoon", "painting", "photo"), ("sketch",)
 SPY = "spy"  # has a key that the server knows, and is none of the federation's sites
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 

@@ -1,5 +1,6 @@
 """What leaves a site under dp: a clipped step with noise that only the site can repeat, and the epsilon it spends."""
 
+import itertools
 import math
 import sys
 from dataclasses import replace
@@ -14,9 +15,10 @@ from fedbeyond.client import answer, enrol
 from fedbeyond.config import Config, Train
 from fedbeyond.data.site import Site
 from fedbeyond.errors import ConfigError, FederationError, PolicyError
-from fedbeyond.host import Machine, host
+from fedbeyond.host import Machine, host, respond
 from fedbeyond.laws import simulate, simulator, toy
 from fedbeyond.laws.faults import Faulty, across
+from fedbeyond.letters import ASK, Letter
 from fedbeyond.method import Sent
 from fedbeyond.methods.dp import LEAST, clipped, gaussian
 from fedbeyond.methods.fedavg import fedavg
@@ -143,6 +145,37 @@ def test_noise_is_repeated_by_who_has_the_secret_and_for_the_same_answer_alone()
     assert torch.equal(noise(), noise(body=other))  # in a simulation, where rounding must not change it
 
 
+def test_noise_of_another_width_is_other_noise():
+    """Or two runs of a sweep, with the same step, would give that step away: it is what noise twice as wide lacks."""
+    body, secret = {"model": {"a": torch.zeros(1000)}}, bytes(32)
+    drawn = []
+    for options in ("noise=1", "noise=2", "noise=1, clip=3"):
+        method = made(f"dp({options})", model=thing(since=("model",)))
+        drawn.append(leaving(method, body, body, secret=secret)["model"]["a"])
+    for one, other in itertools.combinations(drawn, 2):
+        assert abs(float(torch.corrcoef(torch.stack((one, other)))[0, 1])) < 0.2
+
+
+def test_a_site_counts_the_different_answers_that_left_and_its_policy_goes_by_them(small, tmp_path):
+    """A server that plays a round again, otherwise, has heard more than it was to be told."""
+    (tmp_path / "policy.toml").write_text("most_epsilon = 6\nmost_delta = 1e-5")
+    own = {"site": "photo", "data": "styles(share=0.05)", "folder": tmp_path / "state", "secret": ""}
+    machine = Machine.of(own | {"policy": tmp_path / "policy.toml"})
+    config = Config(method="fedavg+dp(noise=1)", train=Train(rounds=1, batch_size=8), **small)
+    notes = {"config": network.told(config), "run": config.digest(), "sources": 3}
+    model = experiment.prepare(config).begin()["model"]
+
+    def asked(number, factor):
+        body = {"model": tree.map(lambda leaf: leaf * factor if leaf.is_floating_point() else leaf, model)}
+        return respond(machine, Letter(ASK, notes | {"kind": "train", "round": number, "ticket": number}, body)).notes
+
+    assert [asked(0, 1.0)["answers"], asked(0, 1.0)["answers"]] == [1, 1]  # the same tells nothing new
+    assert epsilon(1.0, 1e-5, 1) < 6 < epsilon(1.0, 1e-5, 2)
+    assert "2 different answers in this run would spend an epsilon of" in asked(0, 1.01)["reason"]
+    told = experiment.spent(registry.build(config.method), {"asked": {"photo": torch.tensor(1)}}, {"photo": 2})
+    assert told == {"epsilon": epsilon(1.0, 1e-5, 2)}
+
+
 @pytest.mark.parametrize("keep", ["average", "local", "frozen"])
 def test_nothing_but_a_clipped_step_leaves_whatever_becomes_of_batchnorm(keep):
     """A site's own BatchNorm is not what it received: a step from there would give it away."""
@@ -205,7 +238,7 @@ def test_what_was_asked_is_counted_though_a_site_did_not_answer():
     method = registry.build("fedavg+sha+dp")
     state, _ = simulate(method, 2, Faulty(simulator(method), "north", 1, "absent", "sha_score"))
     assert {name: int(count) for name, count in state["post"]["asked"].items()} == dict.fromkeys(toy.SIZES, 4)
-    assert experiment.spent(method, state["post"])["epsilon"] == epsilon(1.0, 1e-5, 4)
+    assert experiment.spent(method, state["post"], {})["epsilon"] == epsilon(1.0, 1e-5, 4)
     assert method.spends(2) == epsilon(1.0, 1e-5, 4)
 
 

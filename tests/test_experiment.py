@@ -51,7 +51,7 @@ def test_a_run_leaves_its_lines_its_model_and_its_times(config, tmp_path):
     assert set(lines[0]["scores"]["sketch"]) == {"test"} and set(lines[0]["scores"]["photo"]) == {"val"}
     assert sum(lines[2]["weights"].values()) == pytest.approx(1)
     assert len((tmp_path / "times.jsonl").read_text().splitlines()) == 3
-    best = max(lines, key=experiment.selection)
+    best = max(lines, key=results.selection)
     model, notes = checkpoint.load(tmp_path / "best.safetensors")
     assert notes == {"round": best["round"]} and set(model) == {"params", "buffers"}
 

@@ -1,6 +1,7 @@
 """Over Flower every method gives the numbers of the simulator, bit for bit; what goes wrong has a name and a reason."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -9,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
-from fedbeyond import experiment, flower, network, registry, tree
+from fedbeyond import experiment, flower, host, network, registry, tree
 from fedbeyond.checkpoint import pack
 from fedbeyond.config import Config, Train
 from fedbeyond.errors import ConfigError, FederationError
@@ -19,7 +21,7 @@ from fedbeyond.gate import Failure
 from fedbeyond.host import Host, Machine, reply, respond
 from fedbeyond.laws import simulate, simulator, toy
 from fedbeyond.laws.faults import Faulty
-from fedbeyond.letters import ASK, ENROL, FAILURE, REPLY, Letter, opened
+from fedbeyond.letters import ASK, ENROL, EVALUATE, FAILURE, REPLY, Letter, opened
 from fedbeyond.setting import dataset
 from grids import Nodes
 from settings import SMALL
@@ -37,7 +39,7 @@ def toy_app(method, folder):
     def answer(context, letter):
         (site,) = (site for site in toy.sites(method) if site.name == context.node_config["site"])
         facts = {"site": site.name, "images": {"train": site.size}}
-        return reply(Host(site.name, method.client, site, site.nets["model"], {}, folder / site.name, facts), letter)
+        return reply(Host(site.name, method, site, site.nets["model"], {}, folder / site.name, facts), letter)
 
     return flower.client_app(answer)
 
@@ -218,6 +220,59 @@ def test_sites_that_speak_of_another_task_are_named(config, tmp_path):
         play(config, grid, tmp_path / "run", guests=())
 
 
+def test_a_site_with_another_version_is_refused_also_when_it_comes_back(config, tmp_path, monkeypatch):
+    grid = federation(tmp_path / "sites", guests=())
+    told = network_notes(config) | {"fedbeyond": "0.0.1"}
+    (answer,) = [a for _, a in flower.Lines(grid, 1)._exchange({98: Letter(ENROL, told)})]
+    assert "the server has fedbeyond 0.0.1, this site" in answer.notes["reason"]
+    lines = experiment.run(network.prepare(config, flower.Lines(grid, 1), SITES), tmp_path / "run")
+    next(lines)
+    hosted = host.respond
+    upgraded = {"photo": "9.9"}
+
+    def elsewhere(machine, letter):
+        with monkeypatch.context() as patch:
+            patch.setattr(host, "__version__", upgraded.get(machine.site, host.__version__))
+            return hosted(machine, letter)
+
+    monkeypatch.setattr(flower, "respond", elsewhere)
+    reasons = {(aside["site"], aside["request"], aside["reason"]) for aside in next(lines)["aside"]}
+    assert {site for site, _, _ in reasons} == {"photo"} and "upgrade all at once" in min(reasons)[2]
+    with pytest.raises(FederationError, match=r"photo: FederationError: the server has fedbeyond .*, this site 9\.9"):
+        play(config, grid, tmp_path / "other", guests=())
+
+
+def test_a_run_goes_on_though_a_site_is_away_when_the_server_is_started_again(config, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(network, "RETURNING", 0.05)
+    config = replace(config, train=Train(rounds=3, batch_size=8))
+    grid, home = federation(tmp_path / "sites"), tmp_path / "run"
+
+    def started(deadline=1.0):
+        return experiment.run(network.prepare(config, flower.Lines(grid, deadline), SITES, (UNSEEN,), home=home), home)
+
+    next(lines := started())
+    lines.close()
+    away = {node: grid.apps.pop(node) for node in (99, 97)}  # painting, and the guest
+    second = next(lines := started(deadline=1000.0))  # is not waited for
+    assert {aside["site"] for aside in second["aside"]} == {"painting", UNSEEN}
+    assert set(second["weights"]) == {"cartoon", "photo"}
+    said = capsys.readouterr().out
+    assert "waiting for painting, sketch" in said and "goes on without painting, for the time being" in said
+    grid.apps |= away
+    assert next(lines)["aside"] == []
+    with pytest.raises(FederationError, match="not everybody came"):  # another run has to be agreed upon
+        del grid.apps[99]
+        play(replace(config, seed=1), grid, tmp_path / "other", deadline=0.05)
+
+
+def test_a_site_that_says_it_is_another_is_named_at_once(config, tmp_path):
+    grid = federation(tmp_path / "sites", guests=())
+    grid.names = {100: "cartoon", 99: "painting", 98: "photo"}
+    grid.apps[98][1]["site"] = "phooto"
+    with pytest.raises(FederationError, match=r"photo: it says it is 'phooto', and its key is that of 'photo'"):
+        play(config, grid, tmp_path / "run", guests=(), deadline=1000.0)
+
+
 def test_what_a_site_cannot_do_is_told_with_its_reason(config, tmp_path):
     grid = federation(tmp_path / "sites", guests=())
     grid.apps[98][1]["data"] = "folder(root='/nowhere')"
@@ -256,6 +311,8 @@ def test_a_server_cannot_choose_what_a_site_reads_or_where_it_writes(config, tmp
     )
     shown = notes | {"config": notes["config"] | {"method": "fccl", "public": "folder(root='/etc')"}}
     assert "fccl needs images without labels" in respond(machine, Letter(ENROL, shown)).notes["reason"]
+    weighty = notes | {"config": notes["config"] | {"network": "resnet18(weights='/etc/shadow')"}}
+    assert respond(machine, Letter(ENROL, weighty)).subject == REPLY  # which it did not look at
     (tmp_path / "evil.py").write_text("raise SystemExit('it was run')")
     plugged = notes | {"config": notes["config"] | {"plugins": [str(tmp_path / "evil.py")]}}
     assert "cannot be told" in respond(machine, Letter(ENROL, plugged)).notes["reason"]
@@ -279,9 +336,31 @@ def test_what_is_no_letter_is_set_aside():
         opened(letter.text, pack({"b": torch.zeros(1)}))
 
 
+def test_what_cannot_be_read_is_the_fault_of_who_sent_it_and_of_nobody_else(config, tmp_path, monkeypatch):
+    """Leaves under leaves, notes without end, sizes without bounds: the others go on."""
+    twisted = flower.arrays(safetensors.torch.save({"a": torch.zeros(1), "a/b/c": torch.zeros(1)}))
+    texts = ['{"subject": "reply", "notes": {}, "order": ["a", "a/b/c"]}', "[" * 100_000, '{"subject": 1e999}']
+    for text in texts:
+        record = flower.RecordDict({flower.TREE: twisted, flower.NOTES: flower.ConfigRecord({flower.NOTES: text})})
+        grid = Nodes({1: (flower.client_app(), {})})
+        answer = flower._answer(flower.Message(record, 1, "train.ask"))
+        assert answer.startswith("its answer cannot be read: "), (answer, grid)
+    engine = network.Network(None, {}, {"a": Letter(REPLY, {"kept": 0})})
+    for notes in ({"kept": math.inf}, {"kept": [1]}, {"kept": 1, "client": "a"}):
+        found = engine._reply("a", Letter(REPLY, {"client": "a"} | notes))
+        assert isinstance(found, Failure) and "make no sense" in found.reason
+
+
 def test_a_site_that_lies_about_its_scores_is_not_believed(config, tmp_path):
     good = {"client": "a", "scores": {"val": {"accuracy": 0.5}}}
-    for wrong in ({"scores": {"val": {"accuracy": 2}}}, {"scores": []}, {"client": "b"}, {"scores": {"test": {}}}):
+    odd = [{"val": {"accuracy": 0.5, "loss": wrong}} for wrong in ("high", {}, [[[1]]])]
+    for wrong in (
+        *({"scores": scores} for scores in odd),
+        {"scores": {"val": {"accuracy": 2}}},
+        {"scores": []},
+        {"client": "b"},
+        {"scores": {"test": {}}},
+    ):
         assert isinstance(network._scores("a", {"a": Letter(REPLY, good | wrong)}, "val"), Failure)
     assert network._scores("a", {"a": Letter(REPLY, good)}, "val") == {"val": {"accuracy": 0.5}}
 
@@ -328,6 +407,23 @@ def test_what_a_sites_policy_does_not_allow_is_refused_and_told_to_both_sides(co
     assert last["way"] == "out" and last["subject"] == "failure" and reason in last["reason"]
 
 
+def test_a_site_may_keep_its_scores_to_itself(config, tmp_path):
+    grid = federation(tmp_path / "sites", guests=())
+    (tmp_path / "policy.toml").write_text("scores = false")
+    grid.apps[98][1]["policy"] = str(tmp_path / "policy.toml")
+    line = play(config, grid, tmp_path / "run", guests=())[0]
+    assert set(line["scores"]) == {"cartoon", "painting"} and set(line["weights"]) == set(SITES)
+    ((site, request, reason),) = [tuple(aside.values()) for aside in line["aside"]]
+    assert (site, request) == ("photo", "evaluate") and "the site's policy lets no scores leave" in reason
+
+
+def test_rounds_that_were_not_agreed_upon_are_not_judged_either(config, tmp_path):
+    (tmp_path / "policy.toml").write_text("most_rounds = 5")
+    machine = Machine.of(federation(tmp_path).apps[98][1] | {"policy": tmp_path / "policy.toml"})
+    asked = Letter(EVALUATE, network_notes(config) | {"models": [], "round": 5}, {})
+    assert "6 rounds are asked for; the site's policy allows 5" in respond(machine, asked).notes["reason"]
+
+
 def test_a_policy_is_looked_at_before_the_data_are(config, tmp_path):
     (tmp_path / "policy.toml").write_text('methods = ["fedavg"]')
     own = {"site": "photo", "data": "folder(root='/nowhere')", "folder": tmp_path, "policy": tmp_path / "policy.toml"}
@@ -347,10 +443,13 @@ def test_every_letter_leaves_a_line_in_the_sites_log_and_no_content(config, tmp_
     lines = [json.loads(line) for line in (tmp_path / "sites" / "photo" / "audit.jsonl").read_text().splitlines()]
     said = [(line["way"], line["subject"], line.get("round"), line.get("kind")) for line in lines]
     round_of = [("in", "ask", 0, "train"), ("out", "reply", 0, "train")]
-    judging = [("in", "evaluate", None, None), ("out", "reply", None, None)]
+    judging = [("in", "evaluate", 0, None), ("out", "reply", 0, None)]
     assert said[:6] == [("in", "enrol", None, None), ("out", "reply", None, None), *round_of, *judging]
-    assert len(lines) == 2 + 2 * 4 and lines[3]["bytes"] > lines[1]["bytes"] == 0
+    assert len(lines) == 2 + 2 * 4 and lines[3]["bytes"] > lines[1]["bytes"] > 0
     assert all(len(line["sha256"]) == 64 and "scores" not in line and "config" not in line for line in lines)
     left = experiment.lines(tmp_path / "run")[0]["left"]["photo"]
-    assert lines[3]["bytes"] == sum(size for names in left.values() for size in names.values())
-    assert lines[3]["names"] == sorted(name for names in left.values() for name in names)
+    models = sum(size for names in left.values() for size in names.values())
+    assert models < lines[3]["bytes"] < models + 5000  # with names and notes
+    sent = {name for names in left.values() for name in names}
+    assert lines[3]["names"] == sorted({*sent, "client", "kept", "weight"})
+    assert lines[5]["names"] == ["client", "scores"]

@@ -40,11 +40,11 @@ def test_preflight_finds_the_server_and_the_clocks_agree(federation):
 
 def test_preflight_on_the_servers_side_finds_the_door_and_who_is_there(federation):
     end = time.monotonic() + 120
-    while operators.online(federation.folder) < 3:  # they may still be starting
+    while operators.online(federation.folder) < 4:  # they may still be starting
         assert time.monotonic() < end
     found = {finding.what: finding for finding in preflight(federation.folder)}
     assert found["server"].well and found["control"].well
-    assert found["sites"].well and found["sites"].told == "3 are connected, 2 belong to the federation"
+    assert found["sites"].well and found["sites"].told == "4 are connected, 3 belong to the federation"
 
 
 def wait_for(log, words, process, seconds=60):

@@ -11,11 +11,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from fedbeyond import keys, operators, trial
+from fedbeyond import experiment, keys, operators, tree, trial
 from fedbeyond.cli import app
 from fedbeyond.config import Config
 from fedbeyond.errors import ConfigError, FederationError
 from fedbeyond.host import Machine
+from fedbeyond.nets import read
 from fedbeyond.operators import Charter
 from fedbeyond.preflight import preflight
 
@@ -134,6 +135,7 @@ def test_a_trial_does_not_begin_in_the_folder_of_another(tmp_path, small):
         (CHARTER._replace(sites=("a", "a")), "'a' is there twice"),
         (CHARTER._replace(sites=()), "needs a site"),
         (CHARTER._replace(address="nowhere"), "an address is host:port"),
+        (CHARTER._replace(address="link.example.org:8443"), r"cannot both have port 8443 .* --bind 127\.0\.0\.1:8444"),
     ],
 )
 def test_a_charter_that_cannot_be_is_refused_before_anything_is_written(charter, complaint, tmp_path):
@@ -174,8 +176,10 @@ def look(bundle, *run):
 
 def test_preflight_names_what_is_not_ready_and_what_would_leave(folder, small):
     bundle = folder / "sites" / "north"
+    here = (bundle / "site.toml").read_text().replace("link.example.org:9443", "127.0.0.1:1")
+    (bundle / "site.toml").write_text(here)
     found = look(bundle)
-    assert not found["server"].well and "link.example.org:9443 cannot be reached" in found["server"].told
+    assert not found["server"].well and "127.0.0.1:1 cannot be reached" in found["server"].told
     assert not found["data"].well and "/data" in found["data"].told
     assert found["key"].well and found["versions"].well
     (bundle / "key").chmod(0o644)
@@ -186,7 +190,15 @@ def test_preflight_names_what_is_not_ready_and_what_would_leave(folder, small):
     assert not found["key"].well and "chmod 600" in found["key"].told
     assert found["data"].well and "images of photo" in found["data"].told and found["run"].well
     told = [finding.told for finding in preflight(bundle, Config(method="fedsb", **small)) if finding.what == "leaves"]
-    assert "in answer to 'train': model (parameters)" in told
+    model = tree.size(read(experiment.prepare(Config(method="fedsb", **small)).nets["model"]))
+    assert f"in answer to 'train': model (parameters, {model:,} bytes)" in told
+    enrolling = "site, role, fedbeyond, shape, classes, domain, images, bytes of private state"
+    assert f"on enrolling: {enrolling}" in told and sum("evaluate" in line for line in told) == 1
+    (bundle / "policy.toml").write_text("scores = false")
+    told = [finding.told for finding in preflight(bundle, Config(method="fedavg+sha", **small))]
+    assert "in answer to 'sha_score': losses (scalars)" in told
+    assert not any("evaluate" in line for line in told)
+    (bundle / "policy.toml").write_text('sends = ["parameters"]')
     refused = look(bundle, Config(method="fedavg+ga", **small))["run"]
     assert not refused.well and "which is scalars; the site's policy lets parameters leave" in refused.told
 
@@ -198,7 +210,8 @@ def test_preflight_says_which_setting_is_wrong(folder):
 
 def test_preflight_compares_a_sites_classes_with_the_federations(tmp_path):
     own = {"photo": {"data": "styles(share=0.05)"}}
-    operators.init(tmp_path / "f", CHARTER._replace(sites=("photo",), classes=("cat", "dog")), own)
+    here = CHARTER._replace(address="127.0.0.1:1", sites=("photo",), classes=("cat", "dog"))
+    operators.init(tmp_path / "f", here, own)
     bundle = tmp_path / "f" / "sites" / "photo"
     told = look(bundle)["data"]
     assert (
@@ -216,7 +229,34 @@ def test_classes_reach_a_site_through_flowers_config_which_knows_no_lists(tmp_pa
     assert operators.charter_of(tmp_path / "f").classes == ("cat", "dog")
 
 
-def test_preflight_of_the_server_names_what_is_not_ready(folder, small):
+def test_a_run_that_cannot_be_played_is_refused_when_it_is_submitted(folder, small, tmp_path):
+    """Before anybody is asked: no server runs here."""
+    with pytest.raises(ConfigError, match="erm pools the data of all sites"):
+        operators.submit(folder, Config(method="erm", **small), tmp_path)
+    with pytest.raises(ConfigError, match="erm pools the data of all sites"):
+        trial.try_out(Config(method="erm", **small), tmp_path / "trial", tmp_path / "out")
+    assert not (tmp_path / "trial").exists()
+
+
+def test_a_site_hears_what_is_wrong_with_its_settings_before_it_joins(folder):
+    path = folder / "sites" / "north" / "site.toml"
+    path.write_text(path.read_text().replace('folder = "state"\n', ""))
+    with pytest.raises(ConfigError, match="folder does not fit: Field required"):
+        operators.node_command(path.parent, 7777)
+
+
+def test_a_host_may_have_a_long_name(tmp_path):
+    name = f"{'balancer-' * 7}1.cloud.example.org"
+    operators.init(tmp_path / "f", CHARTER._replace(address=f"{name}:443"))
+    leaf = x509.load_pem_x509_certificate((tmp_path / "f" / "server" / "server.pem").read_bytes())
+    assert name in leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(
+        x509.DNSName
+    )
+
+
+def test_preflight_of_the_server_names_what_is_not_ready(tmp_path, small):
+    folder = tmp_path / "federation"
+    operators.init(folder, CHARTER._replace(address="127.0.0.1:1"))
     found = look(folder, Config(method="fedavg", **small))
     assert found["settings"].told.startswith("2 sites, 1 guests") and found["key"].well and found["keys"].well
     assert found["validity"].well and "valid for 82" in found["validity"].told
@@ -230,6 +270,6 @@ def test_preflight_of_the_server_names_what_is_not_ready(folder, small):
 
 
 def test_preflight_of_the_server_complains_of_a_door_that_is_open_to_all(tmp_path):
-    operators.init(tmp_path / "f", CHARTER._replace(bind="0.0.0.0:8443"))
+    operators.init(tmp_path / "f", CHARTER._replace(address="127.0.0.1:1", bind="0.0.0.0:8443"))
     told = look(tmp_path / "f")["control"]
     assert not told.well and "whoever reaches 0.0.0.0:8443 can start runs" in told.told

@@ -6,7 +6,7 @@ from fedbeyond.errors import ConfigError, StorageError
 from fedbeyond.report import table
 from fedbeyond.report.curves import curve
 from fedbeyond.report.page import page
-from fedbeyond.results import load, selection
+from fedbeyond.results import chosen, load, selection
 
 
 def line(method, target, seed, number, val, test, rounds=3, setting="a"):
@@ -130,6 +130,20 @@ def test_a_round_is_chosen_by_domains_whose_clients_count_by_their_images():
 
     scores = {"photo-0": client(1.0, 1), "photo-1": client(0.5, 9), "sketch": {"val": {"accuracy": 0.25}}}
     assert selection({"scores": scores}) == pytest.approx((0.55 + 0.25) / 2)
+
+
+def test_a_round_in_which_a_hard_domain_was_away_is_not_chosen_for_that():
+    def judged(number, guest=True, **vals):
+        scores = {name: {"val": {"accuracy": accuracy}} for name, accuracy in vals.items()}
+        unseen = {"sketch": {"test": {"accuracy": 0.5}}} if guest else {}
+        return line("fedavg", "sketch", 0, number, 0, 0) | {"scores": scores | unseen}
+
+    run = [judged(0, easy=0.9), judged(1, easy=0.8, hard=0.4), judged(2, easy=0.9), judged(3, easy=0.7, hard=0.5)]
+    assert chosen(run)["round"] == 2  # (0.9 + 0.4) / 2, against 0.6 twice: the first knew nothing of the hard one
+    assert chosen([*run, judged(4, easy=0.7, hard=0.9)])["round"] == 4
+    away = [judged(0, easy=0.6), judged(1, guest=False, easy=0.9), judged(2, easy=0.7)]
+    assert table.RULES["source-validation"](away)["round"] == 2  # nobody knows how good the second is
+    assert table.RULES["oracle"](away)["round"] == 0
 
 
 def test_rounds_that_were_not_judged_are_passed_over_by_every_rule_and_the_page():

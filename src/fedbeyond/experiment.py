@@ -28,7 +28,7 @@ from .gate import Gate, Left
 from .judging import Judges, judged, judges_here
 from .method import Method
 from .nets import Networks, Task
-from .results import RESULTS, TIMES, Line, selection
+from .results import RESULTS, TIMES, Line
 from .server import Round
 from .setting import (
     beginnings,
@@ -155,7 +155,7 @@ def run(experiment: Experiment, folder: Path) -> Iterator[Line]:
 def rounds(experiment: Experiment, folder: Path, state: Tree, first: int, save: Callable[..., None]) -> Iterator[Line]:
     """The rounds from `first` on, each with its lines and, once these are written, its checkpoint."""
     config, total = experiment.config, experiment.config.train.rounds
-    best = max((selection(line) for line in results.judged(lines(folder))), default=-1.0)
+    played = lines(folder)
     clients, federation = experiment.federation.clients, experiment.federation
     shelf = Shelf(Folder(folder / "shelf"))
     for number in range(first, total):
@@ -173,8 +173,8 @@ def rounds(experiment: Experiment, folder: Path, state: Tree, first: int, save: 
             size = sum(param.numel() for param in experiment.nets["model"].parameters())
             spent |= {"parameters": size, "sent": dict(counting.sent), "flops": dict(counting.flops)}
         results.append(folder / TIMES, {key: line[key] for key in ("method", "target", "seed")} | spent)
-        if "scores" in line and selection(line) > best:
-            best = selection(line)
+        played.append(line)
+        if "scores" in line and results.chosen(played) is line:
             save(folder / "best.safetensors", state["server"]["model"], round=number)
         save(folder / "checkpoint.safetensors", {"state": state, "slots": federation.state()}, rounds=number + 1)
         yield line
@@ -224,8 +224,9 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
     config, train = experiment.config, experiment.config.train
     due = (number + 1) % train.evaluate_every == 0 or number + 1 == train.rounds
     with part("evaluation"):
-        scores, absent = experiment.judges(experiment.method.judged(state["server"])) if due else ({}, [])
-    numbers = told(state["weighting"]) | told(state["server"]) | spent(experiment.method, state["post"])
+        scores, absent = experiment.judges(experiment.method.judged(state["server"]), number) if due else ({}, [])
+    numbers = told(state["weighting"]) | told(state["server"])
+    numbers |= spent(experiment.method, state["post"], experiment.federation.answered)
     return {
         "method": config.method,
         "target": config.target,
@@ -248,9 +249,12 @@ def told(state: Tree) -> dict[str, Any]:
     return tree.map(lambda leaf: leaf.item(), state.get("told", {}))  # type: ignore[no-any-return]
 
 
-def spent(method: Method, post: Tree) -> dict[str, float]:
-    """Epsilon of who was asked most so far, whether or not it answered; nothing where nothing is promised."""
-    most = max((int(count) for count in post["asked"].values()), default=0)
+def spent(method: Method, post: Tree, answered: Mapping[str, int]) -> dict[str, float]:
+    """Epsilon of who was asked most so far, whether or not it answered; nothing where nothing is promised.
+
+    A site that was asked again otherwise, in a round that was played again, has answered more often.
+    """
+    most = max((int(count) for count in (*post["asked"].values(), *answered.values())), default=0)
     value = method.privacy.epsilon(most) if method.privacy else math.inf
     return {"epsilon": value} if math.isfinite(value) else {}
 

@@ -31,6 +31,10 @@ class Engine(Federation, Protocol):
     def kept(self) -> Mapping[str, int]:
         """Bytes of private state at each site."""
 
+    @property
+    def answered(self) -> Mapping[str, int]:
+        """How many different answers each site has given, where it counts them itself: under noise, each costs."""
+
     def enrol(self) -> None:
         """Begin a run: every site has the private state it starts with."""
 
@@ -119,6 +123,10 @@ class Simulator:
     @property
     def kept(self) -> dict[str, int]:
         return {name: weight(slots) for name, slots in self.slots.items()}
+
+    @property
+    def answered(self) -> dict[str, int]:
+        return {}
 
     def state(self) -> Tree:
         return {name: rested(slots) for name, slots in self.slots.items()}

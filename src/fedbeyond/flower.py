@@ -63,16 +63,19 @@ class Lines:
         self.refused: dict[int, str] = {}  # machines that are none of ours, and why
         self.hello, self.expected = Letter(ENROL, {}), frozenset[str]()
 
-    def meet(self, hello: Letter, expected: Sequence[str]) -> dict[str, Letter | Failure]:
+    def meet(
+        self, hello: Letter, expected: Sequence[str], patience: float | None = None
+    ) -> dict[str, Letter | Failure]:
         self.hello, self.expected = hello, frozenset(expected)
         met: dict[str, Letter | Failure] = {}
-        end = time.monotonic() + self.deadline
+        missing, began = set[str](), time.monotonic()
         while True:
             met |= self._greet()
-            if self.expected <= met.keys() or time.monotonic() > end:
-                for node, reason in self.refused.items():
-                    print(f"node {node} takes no part: {reason}", flush=True)
+            if self.expected <= met.keys() or time.monotonic() > began + (patience or self.deadline):
                 return met
+            if missing != self.expected - met.keys():
+                missing = {*self.expected} - met.keys()
+                print(f"waiting for {', '.join(sorted(missing))}", flush=True)
             time.sleep(PAUSE)
 
     def carry(self, letters: Mapping[str, Letter]) -> dict[str, Letter | Failure]:
@@ -92,26 +95,32 @@ class Lines:
         """Ask machines that are not known who they are."""
         registered = {int(node.node_id): str(node.name) for node in self.grid.get_nodes()}
         for node, own in registered.items():
-            if own and own not in self.expected:  # it need not even be told what is run
-                self.refused[node] = f"the federation has no site {own!r}"
+            if own and own not in self.expected and node not in self.refused:  # it is not even told what is run
+                self._refuse(node, f"the federation has no site {own!r}")
         strangers = [node for node in registered if node not in self.nodes.values() and node not in self.refused]
         met: dict[str, Letter | Failure] = {}
         for node, answer in self._exchange(dict.fromkeys(strangers, self.hello)):
             own = registered[node]  # whom its key belongs to
             claimed = own if isinstance(answer, str) else str(answer.notes.get("site", own))
             if own and claimed != own:
-                self.refused[node] = f"it says it is {claimed!r}, and its key is that of {own!r}"
+                reason = f"it says it is {claimed!r}, and its key is that of {own!r}"
+                print(f"node {node} takes no part: {reason}", flush=True)
+                met[own] = Failure(own, reason)  # and is asked again, when it may be mended
             elif self.nodes.get(claimed) in registered:
-                self.refused[node] = f"another machine is {claimed!r} already"
+                self._refuse(node, f"another machine is {claimed!r} already")
             elif claimed not in self.expected:
                 said = answer if isinstance(answer, str) else answer.notes.get("reason", "")
-                self.refused[node] = f"the federation has no site {claimed!r}{f' ({said})' if said else ''}"
+                self._refuse(node, f"the federation has no site {claimed!r}{f' ({said})' if said else ''}")
             else:
                 self.nodes[claimed] = node
                 met[claimed] = Failure(claimed, answer) if isinstance(answer, str) else answer
             if all(self.nodes.get(name) in registered for name in self.expected):
                 break  # nobody else is waited for
         return met
+
+    def _refuse(self, node: int, reason: str) -> None:
+        print(f"node {node} takes no part: {reason}", flush=True)
+        self.refused[node] = reason
 
     def _exchange(self, letters: Mapping[int, Letter]) -> Iterator[tuple[int, Letter | str]]:
         """What each machine answers within the deadline, or why it does not, in the order of arrival."""
@@ -141,8 +150,8 @@ def _answer(message: Message) -> Letter | str:
         return f"Flower says: {message.error.reason} (error {message.error.code})"
     try:
         return found(message.content)
-    except ValueError as error:
-        return f"its answer cannot be read: {error}"
+    except Exception as error:  # whatever a machine sends, the others go on
+        return f"its answer cannot be read: {type(error).__name__}: {error}"
 
 
 def client_app(answer: Callable[[Context, Letter], Letter] | None = None) -> ClientApp:
@@ -180,8 +189,9 @@ def server_app() -> ServerApp:
         config = parse(json.loads(str(given["config"])), "the submitted run")
         lines = Lines(grid, float(given.get("deadline", 3600)))
         sites, guests = (tuple(filter(None, str(given.get(key, "")).split(","))) for key in ("sites", "guests"))
-        setup = network.prepare(config, lines, sites, guests)
-        for line in experiment.run(setup, experiment.place(Path(str(given["out"])), config)):
+        home = experiment.place(Path(str(given["out"])), config)
+        setup = network.prepare(config, lines, sites, guests, home=home)
+        for line in experiment.run(setup, home):
             print(f"round {line['round'] + 1} of {line['rounds']}: {told(line)}", flush=True)
 
     return app

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from . import __version__, checkpoint, files, registry
-from .client import Client, answer, enrol, weight
+from . import __version__, checkpoint, files, registry, spelling, tree
+from .client import answer, enrol, weight
 from .config import Config, parse
 from .data.division import Division, completed, hand_out, own_tests, taken
 from .data.images import Domains, Split
@@ -74,12 +74,13 @@ class Host(NamedTuple):
     """All that a site needs to answer letters of one run."""
 
     name: str
-    client: Client
+    method: Method
     site: Site | None  # a guest has none
     net: nn.Module
     splits: Mapping[str, Split]  # what it judges models on
     folder: Path
     facts: dict[str, Any]  # what it tells when it enrols
+    policy: Policy = Policy()  # what it allows
 
 
 def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Host:
@@ -95,7 +96,7 @@ def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Hos
     facts: dict[str, Any] = {"site": machine.site, "role": machine.role, "fedbeyond": __version__, "shape": list(shape)}
     facts |= {"classes": list(domains.classes), "domain": machine.domain or machine.site}
     if machine.role == "guest":
-        return Host(machine.site, method.client, None, nets["model"], data, machine.folder, facts)
+        return Host(machine.site, method, None, nets["model"], data, machine.folder, facts, policy)
     policy.enough(len(data["train"][1]))
     judged = {part: split for part, split in data.items() if part != "train"}
     facts |= {"images": {part: len(split[1]) for part, split in data.items()}}
@@ -105,7 +106,7 @@ def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Hos
         data = data | {"public": public(config, shape)}
     secret = noise_secret(machine) if method.privacy else b""
     site = Site(machine.site, data, nets, secret=secret, **of_a_site(config, method, machine.device))
-    return Host(machine.site, method.client, site, nets["model"], judged, machine.folder, facts)
+    return Host(machine.site, method, site, nets["model"], judged, machine.folder, facts, policy)
 
 
 def noise_secret(machine: Machine) -> bytes:
@@ -129,6 +130,19 @@ def noise_secret(machine: Machine) -> bytes:
             f"{machine.secret} has {len(held)} bytes, a secret has {SECRET} or more: head -c 32 /dev/urandom"
         )
     return held
+
+
+def playable(config: Config, sites: int) -> Method:
+    """The method of a run on so many sites, unless they cannot play it."""
+    method = federated(config)
+    require(method, config, sites)
+    return method
+
+
+def unweighted(network: str) -> str:
+    """A network without the file that its first numbers are from: a site computes with those that it receives."""
+    (part,) = spelling.parse(network)
+    return str(part._replace(options={key: value for key, value in part.options.items() if key != "weights"}))
 
 
 def federated(config: Config) -> Method:
@@ -187,8 +201,11 @@ def respond(machine: Machine, letter: Letter) -> Letter:
     try:
         audit(machine.folder, "in", letter)
         notes = letter.notes
+        if (other := notes.get("fedbeyond", __version__)) != __version__:
+            raise FederationError(f"the server has fedbeyond {other}, this site {__version__}: upgrade all at once")
         own = {"data": machine.data, "public": machine.public}  # whatever the server says of them
         config = parse(notes["config"] | own, "the server's configuration")
+        config = replace(config, network=unweighted(config.network))
         answered = reply(host(machine, config, int(notes["sources"]), int(notes.get("round", 0))), letter)
         audit(machine.folder, "out", answered, letter)
         return answered
@@ -211,6 +228,7 @@ def reply(host: Host, letter: Letter) -> Letter:
     if letter.subject == ENROL:
         return Letter(REPLY, host.facts | {"kept": weight(_slots(host, path)) if host.site else 0})
     if letter.subject == EVALUATE:
+        host.policy.judge()
         models = {str(name): letter.body[str(place)] for place, name in enumerate(notes["models"])}
         scores = measured(host.net, models, host.name, host.splits)
         return Letter(REPLY, {"client": host.name, "scores": scores})
@@ -219,15 +237,27 @@ def reply(host: Host, letter: Letter) -> Letter:
     request = Request(str(notes["kind"]), letter.body, (host.name,))
     accepted = {host.name: int(notes["accepted"])} if "accepted" in notes else {}
     post = Post(int(notes["round"]), int(notes["ticket"]), accepted, str(notes["run"]))
-    answered, slots = answer(host.client, host.site, _slots(host, path), request, post)
+    answered, slots = answer(host.method.client, host.site, _slots(host, path), request, post)
     with files.storing(host.folder):
         host.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     checkpoint.save(path, slots)  # before it answers: what was never kept cannot be accepted
     told = {"client": answered.client, "weight": answered.weight, "kept": weight(slots)}
+    if host.method.privacy:
+        told |= {"answers": counted(host, path.with_suffix(".answers"), answered.body)}
     return Letter(REPLY, told, answered.body)
+
+
+def counted(host: Host, path: Path, body: Tree) -> int:
+    """How many different answers of a run have left with this one; the same one again tells nothing new."""
+    given = path.read_text("utf-8").split() if path.exists() else []
+    if (name := tree.digest(body).hex()) not in given:
+        host.policy.afford(host.method, len(given) + 1)
+        given.append(name)
+        files.write(path, "\n".join(given).encode())
+    return len(given)
 
 
 def _slots(host: Host, path: Path) -> Tree:
     """What the site kept of this run, or what it begins with."""
     assert host.site
-    return checkpoint.load(path)[0] if path.exists() else enrol(host.client, host.site)
+    return checkpoint.load(path)[0] if path.exists() else enrol(host.method.client, host.site)

@@ -23,7 +23,7 @@ class Judgement(NamedTuple):
     aside: list[Failure]
 
 
-Judges = Callable[[Models], Judgement]
+Judges = Callable[[Models, int], Judgement]  # of models after a round
 
 
 def measured(net: nn.Module, models: Models, name: str, splits: Mapping[str, Split]) -> dict[str, Any]:
@@ -65,6 +65,6 @@ def together(found: Mapping[str, dict[str, Any]], splits: Splits, homes: Mapping
 
 def judges_here(net: nn.Module, splits: Splits, homes: Mapping[str, str]) -> Judges:
     """Judges that have everybody's images before them."""
-    return lambda models: together(
+    return lambda models, number: together(
         {name: measured(net, models, name, parts) for name, parts in splits.items()}, splits, homes
     )

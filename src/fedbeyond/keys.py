@@ -26,7 +26,7 @@ def certify(folder: Path, *hosts: str) -> None:
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates and lists
     root_signed = root.add_extension(usage, True).sign(authority, hashes.SHA384())
     names = x509.SubjectAlternativeName([_address(host) for host in dict.fromkeys(hosts)])
-    leaf = _certificate(_name(hosts[0]), signer, server).add_extension(names, False)
+    leaf = _certificate(_name("fedbeyond server"), signer, server).add_extension(names, False)
     leaf = leaf.add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
     leaf = leaf.add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), False)
     key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())

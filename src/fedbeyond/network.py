@@ -1,30 +1,34 @@
 """A federation whose sites are on machines of their own: the same conversation, carried as letters."""
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
-from . import __version__, registry
+from . import __version__, files, registry
 from .config import Config
 from .errors import FederationError
-from .experiment import Experiment
+from .experiment import Experiment, belongs
 from .gate import Failure, Gate
-from .host import federated
+from .host import playable, unweighted
 from .judging import Judgement, Models, of_a_client
 from .letters import ASK, ENROL, EVALUATE, REPLY, Letter
 from .nets import Task
 from .server import Post, Reply, Request
-from .setting import beginnings, networks, outlines, require
+from .setting import beginnings, networks, outlines
 from .tree import Tree
 
 Answers = Mapping[str, Letter | Failure]
+ENROLLED = "enrolled.json"  # what sites said of themselves when a run began, in its folder
+RETURNING = 120.0  # seconds for which those are waited for who are known already, when a run goes on
 
 
 class Carrier(Protocol):
     """Brings letters to machines and their answers back, or says why there is none; waits no longer than it may."""
 
-    def meet(self, hello: Letter, expected: Sequence[str]) -> Answers:
-        """Greet all machines that are there until those expected are among them: what each answers, by its name."""
+    def meet(self, hello: Letter, expected: Sequence[str], patience: float | None = None) -> Answers:
+        """Greet all machines until those expected are among them, or patience ends: what each answers, by its name."""
 
     def carry(self, letters: Mapping[str, Letter]) -> Answers:
         """The answer to each letter, by name."""
@@ -38,6 +42,7 @@ class Network:
         letters = {name: answer for name, answer in sorted(met.items()) if isinstance(answer, Letter)}
         self.facts = {name: letter.notes for name, letter in letters.items()}
         self._kept = {name: int(facts["kept"]) for name, facts in self.facts.items()}
+        self._answered: dict[str, int] = {}
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -50,6 +55,10 @@ class Network:
     @property
     def kept(self) -> dict[str, int]:
         return dict(self._kept)
+
+    @property
+    def answered(self) -> dict[str, int]:
+        return dict(self._answered)
 
     def enrol(self) -> None:
         """Sites begin by themselves when a server names nothing that it accepted."""
@@ -67,11 +76,12 @@ class Network:
         letters = {name: self._letter(request, post.to(name), name) for name in request.to}
         return {name: self._reply(name, answer) for name, answer in self.carrier.carry(letters).items()}
 
-    def judge(self, models: Models) -> Judgement:
+    def judge(self, models: Models, number: int) -> Judgement:
         """Everybody measures the models on images of their own: sites validate, guests test."""
         body = {str(place): model for place, model in enumerate(models.values())}
-        notes = {name: self._notes(name) | {"models": list(models)} for name in (*self.clients, *self.guests)}
-        letters = {name: Letter(EVALUATE, notes[name], body) for name in notes}
+        about = {"models": list(models), "round": number}
+        everybody = (*self.clients, *self.guests)
+        letters = {name: Letter(EVALUATE, self._notes(name) | about, body) for name in everybody}
         answers = self.carrier.carry(letters)
         judged = {name: _scores(name, answers, "test" if name in self.guests else "val") for name in letters}
         scores: dict[str, Any] = {}
@@ -100,20 +110,30 @@ class Network:
             return letter
         try:
             self._kept[name] = int(letter.notes["kept"])
+            self._answered[name] = int(letter.notes.get("answers", 0))
             return Reply(letter.notes["client"], letter.body, letter.notes["weight"])
-        except (KeyError, TypeError, ValueError) as error:
-            return Failure(name, f"sent a letter without {error}")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            return Failure(name, f"sent notes that make no sense: {type(error).__name__}: {error}")
 
 
 def prepare(
-    config: Config, carrier: Carrier, sites: Sequence[str], guests: Sequence[str] = (), device: str = "cpu"
+    config: Config,
+    carrier: Carrier,
+    sites: Sequence[str],
+    guests: Sequence[str] = (),
+    device: str = "cpu",
+    home: Path | None = None,
 ) -> Experiment:
-    """Put a run together whose sites are elsewhere; nobody's data are here."""
-    method = federated(config)
-    run = {"config": told(config), "run": config.digest(), "sources": len(sites)}
-    answers = carrier.meet(Letter(ENROL, run), (*sites, *guests))
+    """Put a run together whose sites are elsewhere; nobody's data are here.
+
+    In its `home` stands who enrolled when it began: when it goes on, who is away then is away, and may come back.
+    """
+    method = playable(config, len(sites))
+    run = {"config": told(config), "run": config.digest(), "sources": len(sites), "fedbeyond": __version__}
+    answers = enrolled(carrier, Letter(ENROL, run), (*sites, *guests), config, home)
     facts = agreed(answers, sites, guests)
-    require(method, config, len(sites))
+    if home:
+        record(home, answers, config)
     network = registry.make_one("networks", config.network)
     task = Task(tuple(facts["classes"]), tuple(facts["shape"]), network, len(sites))
     nets = networks(method, task, config.seed, device)
@@ -125,8 +145,35 @@ def prepare(
 
 
 def told(config: Config) -> dict[str, Any]:
-    """What sites learn of a configuration: all but where data are, which each of them knows for itself."""
-    return {key: value for key, value in config.identity().items() if key not in ("data", "public")}
+    """What sites learn of a configuration: nothing of files, which each of them knows for itself."""
+    known = {key: value for key, value in config.identity().items() if key not in ("data", "public")}
+    return known | {"network": unweighted(config.network)}
+
+
+def enrolled(carrier: Carrier, hello: Letter, names: Sequence[str], config: Config, home: Path | None) -> Answers:
+    """What everybody says of themselves; who does not come, but did when the run began, as they said then."""
+    known: dict[str, Letter] = {}
+    if home and (home / ENROLLED).exists():
+        belongs(home, config)
+        before = files.note(home / ENROLLED)
+        known = {name: Letter(REPLY, facts) for name, facts in before["facts"].items()}
+        known = known if before["run"] == config.digest() else {}
+    answers = dict(carrier.meet(hello, names, RETURNING if known.keys() >= {*names} else None))
+    for name in known:
+        found = _read(name, answers.get(name, Failure(name, "is not connected")))
+        if isinstance(found, Failure):
+            print(f"the run goes on without {name}, for the time being: {found.reason}", flush=True)
+            answers[name] = known[name]
+    return answers
+
+
+def record(home: Path, answers: Answers, config: Config) -> None:
+    """Write down who enrolled with what, for a server that is started again."""
+    with files.storing(home):
+        home.mkdir(parents=True, exist_ok=True)
+    belongs(home, config)
+    facts = {name: letter.notes for name, letter in answers.items() if isinstance(letter, Letter)}
+    files.write(home / ENROLLED, json.dumps({"run": config.digest(), "facts": facts}, indent=1).encode())
 
 
 def agreed(answers: Answers, sites: Sequence[str], guests: Sequence[str]) -> dict[str, Any]:
@@ -162,11 +209,18 @@ def _scores(name: str, answers: Answers, part: str) -> dict[str, Any] | Failure:
     found = letter.notes.get("scores")
     found = found if isinstance(found, dict) else {}
     known = {part} <= found.keys() <= {part, "own_test"}
-    if letter.notes.get("client") != name or not known or not all(map(_sensible, found.values())):
+    if letter.notes.get("client") != name or not known or not all(_sensible(numbers) for numbers in found.values()):
         return Failure(name, f"said nothing of the model on its {part} images that makes sense")
     return dict(found)
 
 
 def _sensible(numbers: Any) -> bool:
+    """Measures by name, each a number or a list of numbers or of such lists."""
     share = numbers.get("accuracy") if isinstance(numbers, dict) else None
-    return isinstance(share, int | float) and 0 <= share <= 1
+    return isinstance(share, int | float) and 0 <= share <= 1 and all(_plain(value, 2) for value in numbers.values())
+
+
+def _plain(value: Any, depth: int) -> bool:
+    if isinstance(value, list):
+        return depth > 0 and all(_plain(each, depth - 1) for each in value)
+    return value is None or isinstance(value, int | float)

@@ -27,6 +27,7 @@ SILENT = {
 }
 CHARTER, SITE_FILE, LINK = "federation.toml", "site.toml", "federation"
 PROXY = "nginx.conf"
+HERE = ("127.0.0.1", "localhost", "[::1]")  # hosts that are this machine and no other
 
 
 class Charter(NamedTuple):
@@ -52,7 +53,13 @@ def init(folder: Path, charter: Charter, own: Mapping[str, Mapping[str, Any]] | 
             raise ConfigError(f"a site's name is its own, and {name!r} is there twice")
     for address in (charter.address, charter.bind):
         if not re.fullmatch(r".+:\d+", address):
-            raise ConfigError(f"an address is host:port, as in link.example.org:8443, not {address!r}")
+            raise ConfigError(f"an address is host:port, as in link.example.org:443, not {address!r}")
+    (_, port), (inner, other) = (address.rsplit(":", 1) for address in (charter.address, charter.bind))
+    if charter.address != charter.bind and port == other and inner in HERE:
+        raise ConfigError(
+            f"the proxy at {charter.address} and the server at {charter.bind} cannot both have port {port} of one "
+            f"machine; give the server another, as in --bind 127.0.0.1:{int(port) + 1}"
+        )
     hosts = [address.rpartition(":")[0] for address in (charter.address, charter.bind)]
     keys.certify(folder / "server", *hosts, "127.0.0.1", "localhost")
     if charter.address != charter.bind:
@@ -95,7 +102,10 @@ def link_command(folder: Path) -> list[str]:
 
 def node_command(bundle: Path, port: int) -> list[str]:
     """What starts a site; `port` is for its own processes, on its own machine."""
+    from .host import Machine  # torch comes with it
+
     bundle, own = bundle.absolute(), site_settings(bundle)
+    Machine.of(own)  # what is wrong is said here, not at the first letter
     Path(own["folder"]).mkdir(mode=0o700, parents=True, exist_ok=True)
     node = Path(own["folder"]) / "node.toml"
     own |= {"classes": json.dumps(own["classes"])} if "classes" in own else {}  # Flower's config knows no lists
@@ -123,7 +133,10 @@ def register(folder: Path) -> None:
 
 def submit(folder: Path, config: Config, out: Path, threads: int = 1) -> str:
     """Start a run, or go on with it; the number under which Flower knows it."""
+    from .host import playable
+
     charter = charter_of(folder)
+    playable(config, len(charter.sites))
     asked = {key: value for key, value in config.identity().items() if value is not None}
     told: dict[str, Any] = {
         "config": json.dumps(asked),

@@ -5,6 +5,7 @@ decides what is installed and started on the site's machine.
 """
 
 import json
+import math
 import tomllib
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 
-from . import spelling, tree
+from . import spelling
 from .config import Config
 from .errors import PolicyError
 from .files import storing
@@ -37,6 +38,7 @@ class Policy:
     most_epsilon: float | None = None  # of all rounds of a run, so that one without dp is refused
     most_delta: float = 1e-5  # at which epsilon may be reckoned
     sums_only: bool = False  # replies may be seen in sums alone, by way of secure aggregation
+    scores: bool = True  # whether it says how good models are on its images, with counts of right and wrong answers
 
     @classmethod
     def read(cls, path: Path) -> "Policy":
@@ -97,6 +99,20 @@ class Policy:
                 f"policy allows {self.most_epsilon:g}: play fewer rounds, or with more noise, as in dp(noise=...)"
             )
 
+    def afford(self, method: Method, answers: int) -> None:
+        """Refuse an answer that would spend more than is allowed; one that is asked for again otherwise is another."""
+        spent = method.privacy.epsilon(answers) if method.privacy else math.inf
+        if self.most_epsilon is not None and spent > self.most_epsilon:
+            raise PolicyError(
+                f"{answers} different answers in this run would spend an epsilon of {spent:.3g}; the site's policy "
+                f"allows {self.most_epsilon:g}"
+            )
+
+    def judge(self) -> None:
+        """Refuse to say how good a model is, if the site does not want to."""
+        if not self.scores:
+            raise PolicyError("the site's policy lets no scores leave; the model is judged by others")
+
     def enough(self, images: int) -> None:
         """Refuse to train on too few images."""
         if self.least_images is not None and images < self.least_images:
@@ -105,15 +121,15 @@ class Policy:
 
 def audit(folder: Path, way: str, letter: Letter, about: Letter | None = None) -> None:
     """Write down that a letter came in or goes out: what it is about and how large, nothing that it says."""
-    notes = (about.notes if about else {}) | letter.notes
+    notes, text, content = (about.notes if about else {}) | letter.notes, letter.text.encode(), letter.content
     line: dict[str, Any] = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "way": way,
         "subject": letter.subject,
     }
     line |= {key: notes[key] for key in ("run", "round", "kind", "reason") if key in notes}
-    line |= {"names": sorted(letter.body), "bytes": tree.size(letter.body)}
-    line |= {"sha256": sha256(letter.text.encode() + letter.content).hexdigest()}
+    line |= {"names": sorted({*letter.body, *letter.notes}), "bytes": len(text) + len(content)}
+    line |= {"sha256": sha256(text + content).hexdigest()}
     with storing(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(folder / LOG, "a", encoding="utf-8") as file:

@@ -11,19 +11,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from . import __version__, keys, operators
+from . import __version__, keys, operators, tree
 from .config import Config
 from .errors import FedbeyondError
-from .host import Machine, federated, host, own_data
-from .operators import CHARTER, Charter
+from .host import Host, Machine, host, own_data, playable
+from .operators import CHARTER, HERE, Charter
 from .privacy import promise
-from .setting import method_of, require
+from .setting import outlines
 from .spelling import unseen_domains
 
 AHEAD, BEHIND = 5, 300  # seconds by which Flower lets a site's clock differ from the server's
 ROOM = 2 * 2**30  # bytes
 SOON = 30  # days before a certificate ends that it is said
-HERE = ("127.0.0.1", "localhost", "[::1]")
 FLOWER = "1.41."
 
 
@@ -94,7 +93,7 @@ def server(folder: Path, config: Config | None = None) -> Iterator[Finding]:
     except FedbeyondError:
         yield Finding(False, "sites", f"nobody can be connected; start the server: fedbeyond serve {folder}")
     if config is not None:
-        yield playable(charter, config)
+        yield run_of(charter, config)
 
 
 def doors(charter: Charter, authority: Path) -> Iterator[Finding]:
@@ -115,21 +114,24 @@ def doors(charter: Charter, authority: Path) -> Iterator[Finding]:
 
 
 def answers(address: str, authority: Path) -> bool:
-    """Whether more than the sites' own path is to be had there."""
-    try:
-        context = ssl.create_default_context(cafile=str(authority))
-        with urllib.request.urlopen(f"https://{address}/docs", timeout=10, context=context) as answer:
-            return bool(answer.status == 200)
-    except (OSError, ValueError):
-        return False
+    """Whether more than the sites' own path is to be had there: what lists runs would start them, too."""
+    for path, body in (("/docs", None), ("/v1/control/list-runs", b"")):
+        asked = urllib.request.Request(f"https://{address}{path}", body, {"Content-Type": "application/protobuf"})
+        try:
+            context = ssl.create_default_context(cafile=str(authority))
+            with urllib.request.urlopen(asked, timeout=10, context=context) as answer:
+                if answer.status == 200:
+                    return True
+        except (OSError, ValueError):
+            continue
+    return False
 
 
-def playable(charter: Charter, config: Config) -> Finding:
+def run_of(charter: Charter, config: Config) -> Finding:
     """Whether a run can be played on this federation, as far as the server knows."""
     unseen = unseen_domains(config.target)
     try:
-        method = federated(config)
-        require(method, config, len(charter.sites))
+        playable(config, len(charter.sites))
     except FedbeyondError as error:
         return Finding(False, "run", str(error))
     strange = sorted({*unseen} ^ {*charter.guests})
@@ -206,13 +208,24 @@ def leaving(machine: Machine, config: Config, sources: int) -> Iterator[Finding]
         yield Finding(False, "run", str(error))
         return
     yield Finding(True, "run", f"{config.method}, {config.train.rounds} rounds")
+    yield Finding(True, "leaves", f"on enrolling: {', '.join(ready.facts)}, bytes of private state")
     if ready.site is not None:
-        for kind, names in method_of(config).sends.items():
-            told = ", ".join(f"{name} ({sent.kind})" for name, sent in names.items())
-            yield Finding(True, "leaves", f"in answer to {kind!r}: {told}")
-        promised = promise(method_of(config), config.train.rounds)
+        for kind in ready.method.sends:
+            yield Finding(True, "leaves", f"in answer to {kind!r}: {', '.join(sent(ready, kind))}")
+        yield Finding(True, "leaves", "with each of these: its name, number of training images, bytes of private state")
+        promised = promise(ready.method, config.train.rounds)
         yield from [Finding(True, "privacy", promised)] if promised else []
-    yield Finding(
-        True, "leaves", "in answer to 'evaluate': loss, accuracy, F1, AUC, recall and confusion on its own images"
-    )
-    yield Finding(True, "leaves", "on enrolling: its name, role, classes, image size and numbers of images")
+    if ready.policy.scores:
+        yield Finding(
+            True, "leaves", "in answer to 'evaluate': loss, accuracy, F1, AUC, recall and confusion on its own images"
+        )
+    yield Finding(True, "leaves", "when something fails: its name, and the error in words")
+
+
+def sent(ready: Host, kind: str) -> Iterator[str]:
+    """What leaves in answer to a request, by name, with its kind and, but for a few numbers, how large it is."""
+    assert ready.site
+    nets = outlines(ready.method, ready.site.nets)
+    for name, what in ready.method.sends[kind].items():
+        size = "" if what.kind == "scalars" else f", {tree.size(what.like(nets, {})):,} bytes"
+        yield f"{name} ({what.kind}{size})"

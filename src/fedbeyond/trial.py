@@ -14,6 +14,7 @@ from . import operators
 from .config import Config
 from .errors import ConfigError, FederationError
 from .experiment import finished, lines, place
+from .host import playable
 from .operators import Charter, environment
 from .setting import dataset, division
 from .spelling import unseen_domains
@@ -26,13 +27,18 @@ LOOKING = 20.0  # between two questions to Flower what became of a run
 def try_out(
     config: Config, folder: Path, out: Path, tell: Callable[[str], None] = print, patience: float = 3600
 ) -> None:
-    """Play a run over loopback as hospitals would: every domain a site, the unseen ones guests."""
+    """Play a run over loopback as hospitals would: every domain a site, the unseen ones guests.
+
+    It is given up if no round ends within `patience` seconds.
+    """
     homes = {name: holding.domain for name, holding in division(config, dataset(config.data)).clients.items()}
+    playable(config, len(homes))
     names, guests = tuple(homes), unseen_domains(config.target)
     server, *ports = free_ports(1 + len(names) + len(guests))
     charter = Charter(f"127.0.0.1:{server}", names, guests, f"127.0.0.1:{server}", deadline=600)
     own: dict[str, dict[str, Any]] = {name: {"data": config.data, "domain": homes.get(name, name)} for name in guests}
     own |= {name: {"data": config.data, "domain": homes[name], "secret": ""} for name in names}  # noise as simulated
+    own = {name: told | ({"public": config.public} if config.public else {}) for name, told in own.items()}
     if (folder / operators.CHARTER).exists():
         again(folder, charter, own)
     else:
@@ -66,7 +72,7 @@ def follow(folder: Path, config: Config, out: Path, number: str, tell: Callable[
     look = time.monotonic() + LOOKING
     while True:
         for line in lines(home)[told:]:
-            told += 1
+            told, end = told + 1, time.monotonic() + patience
             tell(f"round {line['round'] + 1} of {line['rounds']}")
         if finished(home, config):
             return
@@ -75,7 +81,7 @@ def follow(folder: Path, config: Config, out: Path, number: str, tell: Callable[
             if state.startswith("finished") and not finished(home, config):
                 raise FederationError(f"the run broke down ({state}): {operators.last_words(folder, number)}")
         if time.monotonic() > end:
-            raise FederationError(f"the run is not over after {patience:g} s; see the logs in {folder}")
+            raise FederationError(f"no round was over within {patience:g} s; see the logs in {folder}")
         time.sleep(0.5)
 
 

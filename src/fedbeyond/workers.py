@@ -50,6 +50,7 @@ class Workers:
     clients = property(lambda self: self.here.clients)
     sizes = property(lambda self: self.here.sizes)
     kept = property(lambda self: self.here.kept)
+    answered = property(lambda self: self.here.answered)
 
     @property
     def crew(self) -> Crew:
@@ -102,7 +103,7 @@ class Workers:
     def judges(self, homes: Mapping[str, str]) -> Judges:
         """Judges who share out what there is to look at."""
 
-        def judge(models: Models) -> Judgement:
+        def judge(models: Models, number: int) -> Judgement:
             order = sorted(self.splits, key=lambda name: -sum(len(split[1]) for split in self.splits[name].values()))
             tasks: list[tuple[Notes, Tree]] = [({"do": "judge", "site": name}, {}) for name in order]
             found: dict[str, Any] = {}

@@ -58,7 +58,7 @@ def dp(
         start = {path: leaf for path, leaf in begun.items() if path in flat and leaf.shape == flat[path].shape}
         told = {path: leaf for path, leaf in flat.items() if leaf.is_floating_point() or path not in start}
         steps = clipped({path: leaf.double() - start.get(path, 0) for path, leaf in told.items()}, clip)
-        key = stream(site, number, request, steps)
+        key = stream(site, number, request, steps, spread)
         positive = {name for name, sent in declared.items() if sent.positive}
         variances = set(spreads(site))
 
@@ -102,14 +102,15 @@ def spreads(site: Site) -> Iterator[str]:
         yield from (f"{place}.running_var" for place, _ in norms(net))
 
 
-def stream(site: Site, number: int, request: Request, steps: dict[str, Tensor]) -> bytes:
+def stream(site: Site, number: int, request: Request, steps: dict[str, Tensor], spread: float) -> bytes:
     """Names the noise of one answer, for those who know the site's secret.
 
     No other answer has the same noise: a server that plays a round again hears the same answer, from which it learns
-    nothing; one that changes anything about a request, or what the site has kept, hears other noise. Where there is no
-    secret nothing is protected, and noise follows from the seed alone: rounding does not change it.
+    nothing; one that changes anything about a request, about how wide noise is, or what the site has kept, hears other
+    noise. Where there is no secret nothing is protected, and noise follows from what is asked: rounding does not
+    change it.
     """
-    about = f"{site.seed}/{number}/{site.name}/{request.kind}/".encode()
+    about = f"{site.seed}/{number}/{site.name}/{request.kind}/{spread!r}/".encode()
     if site.secret:
         about += tree.digest(request.body) + tree.digest(tree.unflatten(steps))
     return hmac.digest(site.secret, about, "sha256")
