@@ -1,9 +1,10 @@
 """Other styles, the same shapes: what augmentations do to images, and what they leave alone."""
 
+import pytest
 import torch
 from torch.nn import functional as F
 
-from fedbeyond.data.augment import Batch, amplitude_mix, chain, plain, rand_conv, repaint, views
+from fedbeyond.data.augment import Batch, amplitude_mix, chain, levelled, plain, rand_conv, repaint, views
 from fedbeyond.methods.am import am
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.methods.rc import rc
@@ -51,6 +52,19 @@ def test_levelling_keeps_each_channels_mean_and_spread():
     painted = rand_conv(repeats=3, chains=2, level=True)(X, stream())
     for statistic in (torch.mean, torch.std):
         torch.testing.assert_close(statistic(painted, (0, 2, 3)), statistic(X, (0, 2, 3)), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_levelling_is_by_mean_and_standard_deviation(layout):
+    x, styled = (t.contiguous(memory_format=layout) for t in (X, 3 * X.flip(0) ** 2 - 5))
+    over = (0, 2, 3)
+    spread = x.std(over, keepdim=True) / (styled.std(over, keepdim=True) + 1e-6)
+    want = (styled - styled.mean(over, keepdim=True)) * spread + x.mean(over, keepdim=True)
+    before = x.clone(), styled.clone()
+    found = levelled(styled, x)
+    torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(x, before[0]) and torch.equal(styled, before[1])
 
 
 def test_chains_are_blended_by_weights_that_sum_to_one():

@@ -22,7 +22,7 @@ from fedbeyond.methods.ga import ga
 from fedbeyond.methods.ndag import distance, follow, ndag, novelty, steadiness
 from fedbeyond.methods.sha import judge, judges, pruned, score, sha, share_changed, uphill, within
 from fedbeyond.nets import read, write
-from fedbeyond.nets.fcn import Fcn
+from fedbeyond.nets.fcn import Fcn, Normalised
 from fedbeyond.optimizers import sgd
 from fedbeyond.server import Post, Reply, Request, Round
 from test_reductions import assert_close, assert_equal, model
@@ -47,6 +47,19 @@ def test_the_generator_is_as_wide_as_said_and_perturbs_between_minus_one_and_one
         assert out.shape == (2, 3, 32, 32) and out.abs().max().item() <= 1
         assert made.out.in_channels == width and not list(made.buffers())
         assert sum(isinstance(part, nn.Conv2d) for part in made.modules()) == 1 + 3 * 2 + 2
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_generator_normalises_each_channel_of_each_image_as_torch_does_slopes_included(layout):
+    x = torch.randn(3, 4, 6, 5, dtype=torch.float64).to(memory_format=layout).requires_grad_()
+    slope = torch.randn_like(x)
+    ours, theirs = Normalised(), nn.InstanceNorm2d(4)
+    assert torch.allclose(ours(x), theirs(x), atol=1e-12)
+    (got,), (want,) = (torch.autograd.grad(norm(x), x, slope) for norm in (ours, theirs))
+    assert torch.allclose(got, want, atol=1e-12) and got.is_contiguous(memory_format=torch.channels_last)
+    (first,) = torch.autograd.grad(ours(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):  # rather than a wrong second slope
+        first.sum().backward()
 
 
 def test_the_generator_mixes_every_place_with_the_mean_over_the_image():

@@ -195,7 +195,7 @@ def longest(waiting: Mapping[Path, tuple[int, Config]], todo: list[tuple[Config,
 def grid(config: Config, domains: Iterable[str] = ()) -> Iterator[Config]:
     """The cells of a grid, once all its names are known to be good; `domains` are named if data are not there."""
     require_methods(config)
-    names = tuple(domains) or tuple(setting.dataset(config.data).images)
+    names = tuple(domains) or setting.domains(config.data)
     for cell in cells(config, names):
         sources(sorted(names), cell.target)
         yield cell

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import batchnorm, registry, tree
+from . import batchnorm, registry, spelling, tree
 from .config import Config, Train
 from .data import saved
 from .data.augment import chain
@@ -15,6 +15,7 @@ from .data.images import Domains, Split
 from .data.pooling import together
 from .data.site import derive
 from .data.splits import Rules, divide
+from .data.styles import DOMAINS
 from .errors import ConfigError
 from .method import Method
 from .nets import Networks, Task, for_images, read
@@ -26,6 +27,11 @@ from .tree import Tree
 def dataset(spelled: str) -> Domains:
     """A dataset by its spelling, read once for all the runs of a process."""
     return registry.make_one("datasets", spelled)  # type: ignore[no-any-return]
+
+
+def domains(spelled: str) -> tuple[str, ...]:
+    """The names of a dataset's domains; those of the built-in one are known before it is drawn, which takes seconds."""
+    return tuple(DOMAINS if spelling.parse(spelled)[0].name == "styles" else dataset(spelled).images)
 
 
 def division(config: Config, domains: Domains) -> Division:

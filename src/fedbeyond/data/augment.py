@@ -1,6 +1,8 @@
 """Augmentations: functions from a batch and the site's random stream to a batch, on the batch's device."""
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 import torch
@@ -75,18 +77,29 @@ def rand_conv(
 
     def paint(x: Tensor, rng: torch.Generator) -> Tensor:
         weights = -torch.rand(chains, generator=rng).clamp(min=1e-7).log()  # normalised: uniform on the simplex
-        styled = torch.zeros_like(x)
-        for weight in (weights / weights.sum()).tolist():
-            styled = styled + weight * drawn(x, rng)
-        share = float(torch.rand((), generator=rng)) if mix else 1.0
-        styled = share * styled + (1 - share) * x
-        if level:
-            over = (0, 2, 3)
-            spread = x.std(over, keepdim=True) / (styled.std(over, keepdim=True) + 1e-6)
-            styled = (styled - styled.mean(over, keepdim=True)) * spread + x.mean(over, keepdim=True)
-        return styled
+        styled = reduce(add, [weight * drawn(x, rng) for weight in (weights / weights.sum()).tolist()])
+        if mix:
+            styled = torch.lerp(x, styled, float(torch.rand((), generator=rng)))
+        return levelled(styled, x) if level else styled
 
     return paint
+
+
+def levelled(styled: Tensor, x: Tensor) -> Tensor:
+    """The images with the mean and spread that each channel has in `x`."""
+    count, channels, high, wide = x.shape
+
+    def centred(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # a row of pixels at a time, channels-last as it is: sums by channel alone go through memory number by number
+        rows = images.movedim(1, 3).reshape(count * high, wide * channels)
+        mean = rows.mean(0).view(wide, channels).mean(0).repeat(wide)
+        moved = rows - mean
+        variance = moved.square().sum(0).view(wide, channels).sum(0) / (count * high * wide - 1)
+        return moved, mean, variance.sqrt().repeat(wide)
+
+    _, mean, spread = centred(x)
+    moved, _, own = centred(styled)
+    return moved.mul_(spread / (own + 1e-6)).add_(mean).view(count, high, wide, channels).movedim(3, 1)
 
 
 def amplitude_mix(strength: float = 1.0, chance: float = 1.0) -> Paint:
