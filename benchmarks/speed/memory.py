@@ -1,7 +1,9 @@
 """What a round of many clients needs above its data, in models: python benchmarks/speed/memory.py [CLIENTS]
 
-FedAvg with ResNet-18; every client takes one step on two small images, so that memory is for models and little else.
-The peak of the process is compared with what it had before there was any model, once torch had computed something.
+FedAvg with ResNet-18 by plain SGD, set up as a run is: memory kept as commands keep it, networks laid out as theirs.
+Every client takes one step on two small images, so that memory is for models and little else. Counted is the most that
+the process ever had in memory (VmHWM), less what it had before there was any model, once torch had computed such a
+step: models, gradients, activations, what oneDNN needs beside them, and holes that the allocator leaves.
 """
 
 import ctypes
@@ -13,13 +15,14 @@ import sys
 import torch
 from torch import nn
 
-from fedbeyond import registry, tree
+from fedbeyond import memory, registry, tree
 from fedbeyond.data.site import Site
 from fedbeyond.federation import Simulator, play, start
 from fedbeyond.gate import Gate
-from fedbeyond.nets import Task, read
+from fedbeyond.nets import Task
 from fedbeyond.nets.resnet import resnet18
 from fedbeyond.server import Round
+from fedbeyond.setting import beginnings, networks
 
 
 def now() -> int:
@@ -37,8 +40,10 @@ def most() -> int:
 def warm_up(task: Task) -> None:
     """Let torch load and compile what it needs to train such a network, and give all other memory back."""
     for _ in range(2):
-        net = task.network(task)
-        nn.functional.cross_entropy(net(torch.zeros(2, 3, 16, 16)), torch.tensor([0, 1])).backward()
+        net, images = (
+            one.to(memory_format=torch.channels_last) for one in (task.network(task), torch.zeros(2, 3, 16, 16))
+        )
+        nn.functional.cross_entropy(net(images), torch.tensor([0, 1])).backward()
         torch.optim.SGD(net.parameters(), lr=0.1).step()
         del net
         gc.collect()
@@ -47,16 +52,18 @@ def warm_up(task: Task) -> None:
 
 def main(clients: int, rounds: int = 2) -> None:
     torch.set_num_threads(1)
+    memory.keep()
     torch.manual_seed(0)
     data = {"train": (torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8), torch.tensor([0, 1]))}
     task = Task(("cat", "dog"), (3, 16, 16), resnet18())
-    warm_up(task)
+    with memory.sparing():
+        warm_up(task)
     before = now()
     method = registry.build("fedavg")
-    nets = method.networks(task)
+    nets = networks(method, task, 0, "cpu")
     sites = [Site(f"site-{number:03}", data, nets, batch_size=2) for number in range(clients)]
     federation = Simulator(method.client, sites)
-    begin = {"model": read(nets["model"])}
+    begin = beginnings(method, task, 0)
     size, state = tree.size(begin), start(method, federation.clients, begin)
     gate = Gate(method.sends, tree.to("meta", begin), {site.name: site.size for site in sites})
     del begin

@@ -6,16 +6,17 @@ from functools import cached_property, partial, reduce
 from itertools import count
 from operator import add
 from typing import NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from . import tree
+from . import memory, tree
 from .data.augment import Batch
 from .data.site import Site
 from .errors import FederationError
-from .nets import read, resting, write
-from .optimizers import Optimizer, plain_sgd
+from .nets import read, resting, take, write
+from .optimizers import Optimizer, in_passing, plain_sgd, separable
 from .server import Post, Reply, Request
 from .stopwatch import part
 from .tree import Tree
@@ -150,6 +151,7 @@ class Local:
         self.along = {name: write(site.nets[name], (private | received)[name]).train() for name in along}
         moving = [param for net in (self.net, *self.along.values()) for param in net.parameters()]
         self.stepper, self.steps = stepper(optimizer, moving, site), 0
+        self.lean = False  # whether room for gradients and copies is saved
 
     @cached_property
     def params(self) -> Tree:
@@ -168,6 +170,9 @@ class Local:
 
 
 Term = Callable[[Local, Batch], Tensor]
+SEPARABLE: WeakSet[Term] = (
+    WeakSet()
+)  # terms that take no parameter for a constant: each can move once its slope is known
 
 
 def nothing(site: Site) -> Tree:
@@ -179,7 +184,8 @@ def upload(local: Local) -> tuple[Tree, Tree]:
     """Send the model and what came along with it, keep what was kept."""
     trained = {name: read(net) for name, net in local.along.items()}
     sent = {name: tree for name, tree in trained.items() if name in local.received}
-    return {"model": read(local.net)} | sent, local.private | {n: t for n, t in trained.items() if n not in sent}
+    model = take(local.net) if local.lean else read(local.net)
+    return {"model": model} | sent, local.private | {n: t for n, t in trained.items() if n not in sent}
 
 
 def training(
@@ -202,9 +208,12 @@ def training(
         def loss(batch: Batch) -> Tensor:
             return reduce(add, [term(local, batch) for term in terms])
 
-        for batch in site.batches(epochs):
-            descend(local.stepper, partial(loss, batch), local.net, *local.along.values())
-            local.steps += 1
+        if memory.scarce and not site.keeps_slopes:
+            local.lean = separable(local.stepper) and all(term in SEPARABLE for term in terms)
+        with in_passing(local.stepper) if local.lean else nullcontext():
+            for batch in site.batches(epochs):
+                descend(local.stepper, partial(loss, batch), local.net, *local.along.values())
+                local.steps += 1
         if not site.keeps_slopes:
             local.stepper.zero_grad()  # as large as the model, which is about to be copied
         return finish(local)

@@ -5,9 +5,10 @@ in the place of every reply: the server's arithmetic gives, to the bit, what it 
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Protocol, runtime_checkable
 
-from . import tree
+from . import memory, tree
 from .errors import FederationError
 from .gate import Failure, Gate, Verdict
 from .method import Method
@@ -15,6 +16,7 @@ from .server import Post, Reply, Request, by_size, uniform
 from .stopwatch import part
 
 FROM = 16  # sites asked at once
+LARGE = 2**24  # bytes of what they are asked with, from which on room counts for more than the calls that save it
 
 
 class Federation(Protocol):
@@ -41,10 +43,18 @@ def heard(method: Method, request: Request, post: Post, federation: Federation, 
         answers = federation.ask(request, post)
         with part("gate"):
             return gate.admit(request, answers)
+    with memory.sparing() if tree.size(request.body) >= LARGE else nullcontext():
+        return _folded(method, request, post, federation, gate)
+
+
+def _folded(method: Method, request: Request, post: Post, federation: Streaming, gate: Gate) -> Verdict:
+    """The same, if all that the method needs is a mean."""
     mean = tree.Mean()
 
     def fold(reply: Reply) -> Reply:
         mean.add(reply.body, reply.weight if method.weighting is by_size else 1.0)
+        if memory.scarce:
+            memory.give_back()
         return reply._replace(body={})
 
     verdict = gate.admit(request, federation.stream(request, post), fold)

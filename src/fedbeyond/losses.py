@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import tree
-from .client import Local, Term
+from .client import SEPARABLE, Local, Term
 from .data.augment import Batch
 
 
@@ -15,6 +15,7 @@ def cross_entropy(smoothing: float = 0.0) -> Term:
         x, y = batch.merged
         return F.cross_entropy(local.net(x), y, label_smoothing=smoothing)
 
+    SEPARABLE.add(term)
     return term
 
 
@@ -25,4 +26,5 @@ def proximal(mu: float) -> Term:
         drift = tree.sub(local.params, local.start)
         return mu / 2 * tree.dot(drift, drift)
 
+    SEPARABLE.add(term)
     return term

@@ -2,9 +2,10 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -80,6 +81,38 @@ def _climb(stepper: torch.optim.Optimizer, step: Callable[[], object], closure: 
 
 
 plain_sgd = sgd()
+
+
+def separable(stepper: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer looks once, and moves each parameter by its own gradient alone."""
+    return type(stepper) in (SGD, ADAM) and "step" not in vars(stepper)  # SAM puts another step in its place
+
+
+@contextmanager
+def in_passing(stepper: torch.optim.Optimizer) -> Iterator[None]:
+    """Within the block, a backward pass moves each parameter once its gradient is known, and forgets the gradient.
+
+    The steps are the same to the bit where an optimizer is `separable`; there are never all gradients at once.
+    """
+
+    def move(group: dict[str, Any], param: Tensor) -> None:
+        every, group["params"] = group["params"], [param]
+        try:
+            stepper.step()
+        finally:
+            group["params"] = every
+        param.grad = None
+
+    hooks = [
+        param.register_post_accumulate_grad_hook(partial(move, group))
+        for group in stepper.param_groups
+        for param in group["params"]
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def constant() -> Schedule:

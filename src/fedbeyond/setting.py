@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import batchnorm, registry, spelling, tree
+from . import batchnorm, memory, registry, spelling, tree
 from .config import Config, Train
 from .data import saved
 from .data.augment import chain
@@ -77,17 +77,22 @@ def adapted(method: Method, train: Train) -> Method:
 
 def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
     """The method's networks, whose first numbers depend on the seed alone."""
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
+    layout = {"memory_format": torch.channels_last}  # faster on CPUs too
+    with torch.random.fork_rng(range(torch.cuda.device_count())), memory.sparing():  # they stay as long as the run
         torch.default_generator.manual_seed(derive(seed, "networks"))  # networks are made on the CPU
         made = method.networks(task)
-    layout = {"memory_format": torch.channels_last}  # faster on CPUs too
-    return {name: net.to(device, **layout) for name, net in made.items()}  # type: ignore[call-overload]
+        for net in made.values():
+            net.to(device, **layout)  # type: ignore[call-overload]
+            for param in net.parameters():
+                param.data = memory.room(param, param.stride()).copy_(param.data)
+    return made
 
 
 def beginnings(method: Method, task: Task, seed: int) -> Tree:
     """The networks that the server holds, as they are before the first round."""
-    nets = networks(method, task, seed, "cpu")
-    return {name: read(nets[name]) for name in method.shared}
+    with memory.sparing():
+        nets = networks(method, task, seed, "cpu")
+        return {name: read(nets[name]) for name in method.shared}
 
 
 def outlines(method: Method, nets: Networks) -> Tree:

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from .memory import copied
+
 Tree = dict[str, Any]
 Node = TypeVar("Node", Tree, Tensor)
 
@@ -88,7 +90,7 @@ class Mean:
         self.count += 1
         self.total += weight
         if self.result is None:
-            self.result = map(torch.clone, node)
+            self.result = map(copied, node)
             return
         share = weight / self.total if self.total else 0.0
         pairs: list[tuple[Tensor, Tensor]] = []

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle as Hook
 
 from ..errors import ConfigError
+from ..memory import copied, room
 from ..stopwatch import part
 from ..tree import Tree
 
@@ -140,15 +141,34 @@ def guided(task: Task) -> Networks:
 
 def read(net: nn.Module) -> Tree:
     """A copy of a network's numbers: what is learnt apart from what is counted."""
-
-    def copy(tensor: Tensor) -> Tensor:  # laid out the same, however the network lies in memory
-        return tensor.detach().clone(memory_format=torch.contiguous_format)
-
     with part("models in and out"):
         return {
-            "params": {name: copy(param) for name, param in net.named_parameters()},
-            "buffers": {name: copy(buffer) for name, buffer in net.named_buffers()},
+            "params": {name: copied(param) for name, param in net.named_parameters()},
+            "buffers": {name: copied(buffer) for name, buffer in net.named_buffers()},
         }
+
+
+def take(net: nn.Module) -> Tree:
+    """What `read` gives, of a network that is next written before anybody looks at it: its parameters move out.
+
+    The largest go first, each into the room of one before, so that there are never two of the network. Where they were
+    it reads not-a-number, and cannot be changed.
+    """
+    params = dict(net.named_parameters())
+    with part("models in and out"), torch.no_grad():
+        taken: dict[str, Tensor] = {}
+        for name, param in sorted(params.items(), key=lambda item: -item[1].numel()):
+            taken[name] = copied(param)
+            param.strides = param.stride()  # type: ignore[attr-defined]  # for when it is written
+            param.data = torch.full((), torch.nan, dtype=param.dtype, device=param.device).expand(param.shape)
+        buffers = {name: copied(buffer) for name, buffer in net.named_buffers()}
+    return {"params": {name: taken[name] for name in params}, "buffers": buffers}
+
+
+def _settle(param: Tensor) -> None:
+    """Give a parameter that moved out its room again."""
+    if strides := vars(param).pop("strides", None):
+        param.data = room(param, strides)
 
 
 @torch.no_grad()
@@ -159,5 +179,7 @@ def write(net: nn.Module, state: Tree) -> nn.Module:
             raise ValueError(f"the network's {kind} differ from the tree's: {own.keys() ^ state[kind].keys()}")
         if own:
             with part("models in and out"):
+                for tensor in own.values():
+                    _settle(tensor)
                 torch._foreach_copy_(list(own.values()), [state[kind][name] for name in own])
     return net
