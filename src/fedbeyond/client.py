@@ -17,6 +17,7 @@ from .data.site import Site
 from .errors import FederationError
 from .nets import read, resting, take, write
 from .optimizers import Optimizer, in_passing, plain_sgd, separable
+from .precision import computing, is_halved, whole
 from .server import Post, Reply, Request
 from .stopwatch import part
 from .tree import Tree
@@ -52,7 +53,10 @@ def answer(client: Client, site: Site, slots: Tree, request: Request, post: Post
         received, known = request.body, kept["private"]
         if site.device != "cpu":
             received, known = tree.to(site.device, received), tree.to(site.device, known)
-        body, private = client.handlers[request.kind](site, received, known)
+        with computing(site.device, *site.nets.values()):
+            body, private = client.handlers[request.kind](site, received, known)
+        if is_halved(*site.nets.values()):
+            body, private = whole(body), whole(private)
         if site.device != "cpu":
             body, private = tree.to("cpu", body), tree.to("cpu", private)
     kept["pending"] = {"private": private, "ticket": torch.tensor(post.ticket)}

@@ -61,7 +61,18 @@ FigureKind = Annotated[str, BeforeValidator(_figure)]
 Share = float | Literal["field"]
 SAID_BY_SPLIT = ("validation", "test", "clients_per_domain", "label_skew", "mixing", "disjoint", "target_part")
 # keys younger than runs that are kept: unset, they do not count
-LATER = ("target_part", "mixing", "disjoint", "split", "transform", "batchnorm", "test", "evaluate_every")
+LATER = (
+    "target_part",
+    "mixing",
+    "disjoint",
+    "split",
+    "transform",
+    "batchnorm",
+    "test",
+    "evaluate_every",
+    "precision",
+    "compile",
+)
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
@@ -81,6 +92,8 @@ class Train:
     quorum: Count | None = None  # None: all but one, at least two
     transform: Choice = "none"  # of training images, before the method's own
     batchnorm: Literal["average", "local", "frozen"] = "average"
+    precision: Literal["float32", "bfloat16"] = "float32"  # of products; what is stored and sent is float32
+    compile: bool = False  # networks by torch's compiler
     target_part: Literal["whole", "test"] = "whole"  # of the unseen domain; test: the field's own test part
     mixing: Annotated[float, Field(ge=0, le=1)] = 0.0  # 0: one domain a client; 1: an even mix of all
     disjoint: Literal["groups"] | None = None  # images of a patient, case or slide stay together

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from .data.images import Images, Split
 from .nets import write
+from .precision import computing, whole
 from .stopwatch import part
 from .tree import Tree
 
@@ -34,8 +35,8 @@ def scores(net: nn.Module, images: Images) -> Tensor:
     """What a network says of images, before softmax; read a batch at a time."""
     device = next(net.parameters()).device
     net.eval()
-    with part("evaluation"):
-        return torch.cat([net(pixels(x.to(device))).cpu() for x in images.split(at_once(device))])
+    with part("evaluation"), computing(device.type, net):
+        return torch.cat([whole(net(pixels(x.to(device)))).cpu() for x in images.split(at_once(device))])
 
 
 def measure(net: nn.Module, split: Split) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from . import batchnorm, memory, registry, spelling, tree
+from .compiling import compiled
 from .config import Config, Train
 from .data import saved
 from .data.augment import chain
@@ -19,6 +20,7 @@ from .data.styles import DOMAINS
 from .errors import ConfigError
 from .method import Method
 from .nets import Networks, Task, for_images, read
+from .precision import halved
 from .spelling import unseen_domains
 from .tree import Tree
 
@@ -66,8 +68,12 @@ def of_a_site(config: Config, method: Method, device: str) -> dict[str, Any]:
 
 
 def adapted(method: Method, train: Train) -> Method:
-    """The method under the run's own choices: what becomes of BatchNorm, and how training images vary."""
+    """The method under the run's own choices: what becomes of BatchNorm, how networks compute, how images vary."""
     method = batchnorm.POLICIES[train.batchnorm](method)
+    if train.precision == "bfloat16":
+        method = replace(method, networks=halved(method.networks))
+    if train.compile:
+        method = compiled(method)
     if train.transform == "none":
         return method
     transform = registry.make_one("transforms", train.transform)

@@ -1,0 +1,62 @@
+"""What train.precision and train.compile do to a round of the demo's FedAvg: python benchmarks/speed/options.py [N]
+
+N rounds (5) after a first, in which the compiler works and which is told apart. The same run with neither, with either
+and with both, round by round in turn: whatever else the machine does hits all alike. Seconds are the processor's.
+"""
+
+import json
+import sys
+import time
+from statistics import median
+from typing import Any
+
+import torch
+
+from fedbeyond import memory
+from fedbeyond.config import load
+from fedbeyond.experiment import prepare
+from fedbeyond.federation import play, start
+from fedbeyond.server import Round
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"precision": "bfloat16"},
+    "compiled": {"compile": True},
+    "both": {"precision": "bfloat16", "compile": True},
+}
+
+
+class Player:
+    """A run that is played a round at a time."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        settings = [f"train.{key}={str(value).lower()}" for key, value in options.items()]
+        self.ready = prepare(load(None, ["target=sketch", "train.rounds=100", *settings]))
+        self.clients = self.ready.federation.clients
+        self.state, self.seconds = start(self.ready.method, self.clients, self.ready.begin()), list[float]()
+
+    def round(self) -> None:
+        """One more round, with the judging of its model."""
+        now = Round(len(self.seconds), 100, self.clients, self.clients)
+        began = time.process_time()
+        self.state, _ = play(self.ready.method, self.state, now, self.ready.federation, self.ready.gate)
+        self.ready.judges(self.ready.method.judged(self.state["server"]))
+        self.seconds.append(time.process_time() - began)
+
+
+def main(rounds: int) -> None:
+    torch.set_num_threads(1)
+    memory.keep()
+    players = {name: Player(options) for name, options in CHOICES.items()}
+    for _ in range(1 + rounds):
+        for player in players.values():
+            player.round()
+    usual = median(players["float32"].seconds[1:])
+    for name, player in players.items():
+        first, *rest = player.seconds
+        told = {"first": round(first, 2), "round": round(median(rest), 2), "times": round(median(rest) / usual, 2)}
+        print(json.dumps({"options": name} | told), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
