@@ -17,7 +17,7 @@ from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.precision import computing, halved, whole
 from fedbeyond.setting import adapted
 
-METHODS = ["fedavg", "scaffold", "fedgca", "fedadg", "feddag", "moon", "fccl", "coral", "fedavg+ga"]
+METHODS = ["fedavg", "scaffold", "fedgca", "fedadg", "feddag", "moon", "fccl", "coral", "randconv", "fedavg+ga"]
 
 
 @pytest.mark.parametrize("name", METHODS)

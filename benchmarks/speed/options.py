@@ -40,7 +40,7 @@ class Player:
         now = Round(len(self.seconds), 100, self.clients, self.clients)
         began = time.process_time()
         self.state, _ = play(self.ready.method, self.state, now, self.ready.federation, self.ready.gate)
-        self.ready.judges(self.ready.method.judged(self.state["server"]))
+        self.ready.judges(self.ready.method.judged(self.state["server"]), now.number)
         self.seconds.append(time.process_time() - began)
 
 

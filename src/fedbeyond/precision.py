@@ -5,7 +5,7 @@ before. Parameters, gradients and all that is stored, sent or averaged stay floa
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -42,6 +42,12 @@ def computing(device: str, *nets: nn.Module) -> Iterator[None]:
     kind = torch.device(device).type
     with _known_instructions(kind), torch.autocast(kind, torch.bfloat16, cache_enabled=False):  # parameters move within
         yield
+
+
+def in_full(device: str) -> AbstractContextManager[Any]:
+    """Within the block, all is in float32 again: images are varied as they would be otherwise."""
+    kind = torch.device(device).type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def whole(node: Node) -> Node:

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..evaluate import measure, pixels
 from ..nets import Networks, write
 from ..optimizers import Schedule, constant
+from ..precision import in_full
 from ..stopwatch import part
 from ..tree import Tree
 from .augment import Augment, Batch, plain
@@ -78,7 +79,7 @@ class Site:
                 batch = Batch(pixels(x[index].to(self.device)), y[index].to(self.device))
                 if self.origin is not None:
                     batch = batch._replace(origin=self.origin[index].to(self.device))
-            with part("augmentation"):
+            with part("augmentation"), in_full(self.device):
                 batch = self.augment(batch, self.rng)
             yield batch
 
