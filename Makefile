@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup demo test federations other-tests clean
+.PHONY: setup demo test types federations other-tests clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/ready
@@ -31,8 +31,10 @@ demo: setup
 test: $(VENV)/ready-to-test
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
+	@$(MAKE) --no-print-directory --jobs 3 federations types other-tests  # at once: the first mostly wait
+
+types:
 	$(BIN)/mypy
-	@$(MAKE) --no-print-directory --jobs 2 federations other-tests  # at once: the first mostly wait
 
 federations:
 	$(BIN)/pytest -m loopback

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,7 @@ class Federation:
         for name in (*SITES, SPY):  # as a site fills it in
             path = self.bundle(name) / operators.SITE_FILE
             path.write_text(path.read_text().replace("folder(root='/data')", "styles(share=0.05)"))
-        charter = operators.charter_of(folder)._replace(sites=SITES)
-        (folder / operators.CHARTER).write_text(operators.toml(charter._asdict()))
+        self.agree(SITES)
         if NGINX:
             stack.enter_context(proxying(folder / "server"))
         self.link = self.serve()
@@ -40,6 +39,11 @@ class Federation:
     @property
     def members(self) -> list[Any]:
         return [self.link, *self.sites.values()]
+
+    def agree(self, sites: Sequence[str]) -> None:
+        """Let these alone be the federation's sites: the others are there, and nobody asks them."""
+        charter = operators.charter_of(self.folder)._replace(sites=tuple(sites))
+        (self.folder / operators.CHARTER).write_text(operators.toml(charter._asdict()))
 
     def serve(self) -> Any:
         log = self.folder / "serve.txt"

@@ -38,7 +38,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "fedavg+ga": [
         "step=0", "step=0.2", "decay=false", "metric=accuracy", "center=false", "shared_step=true",
     ],
-    "fedsb+ga(step=0.2)": ["norm=max"],
+    "fedsb(budget=3)+ga(step=0.2)": ["norm=max"],
     "fedsb(budget=2)": ["smoothing=0", "smoothing=0.3", "budget=none", "budget=4", "fresh=false"],
     "fedgca(beta=1)": [
         "views=0", "views=3", "alpha=0", "alpha=1", "beta=0", "pg=false", "p=false, pg=false", "mg=false",

@@ -158,6 +158,6 @@ class Absent:
 
 
 def test_a_round_of_many_sites_keeps_a_handful_of_models_not_one_of_each():
-    script = [sys.executable, ROOT / "benchmarks" / "speed" / "memory.py", "17"]
+    script = [sys.executable, ROOT / "benchmarks" / "speed" / "memory.py", "17", "1"]
     told = json.loads(subprocess.run(script, check=True, capture_output=True).stdout)
     assert told["clients"] == 17 and 3 < told["models_above_the_data"] <= 4

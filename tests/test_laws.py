@@ -42,7 +42,7 @@ WRAPPED = [
     f"{SMALL.get(name, name)}+{wrapper}" for name in PLAIN for wrapper in WRAPPERS if f"{name}+{wrapper}" not in REFUSED
 ]
 COMPOSED = [
-    "fedsb+rc+ga",
+    "fedsb(budget=3)+rc+ga",
     "fedgca+am+ga",
     "fedadg(classify=0, align=1)+rc+am+ga",
     "ndag(width=4, warmup=1)+rc+ga",

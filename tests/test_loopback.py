@@ -13,6 +13,7 @@ import pytest
 from fedbeyond import keys, operators, trial
 from fedbeyond.operators import Charter
 from fedbeyond.preflight import preflight
+from federations import SITES
 
 pytestmark = pytest.mark.loopback
 
@@ -39,6 +40,7 @@ def test_preflight_finds_the_server_and_the_clocks_agree(federation):
 
 
 def test_preflight_on_the_servers_side_finds_the_door_and_who_is_there(federation):
+    federation.agree(SITES)
     end = time.monotonic() + 120
     while operators.online(federation.folder) < 4:  # they may still be starting
         assert time.monotonic() < end

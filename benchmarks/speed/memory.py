@@ -1,4 +1,4 @@
-"""What a round of many clients needs above its data, in models: python benchmarks/speed/memory.py [CLIENTS]
+"""What a round of many clients needs above its data, in models: python benchmarks/speed/memory.py [CLIENTS [ROUNDS]]
 
 FedAvg with ResNet-18 by plain SGD, set up as a run is: memory kept as commands keep it, networks laid out as theirs.
 Every client takes one step on two small images, so that memory is for models and little else. Counted is the most that
@@ -78,4 +78,4 @@ def main(clients: int, rounds: int = 2) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+    main(*map(int, sys.argv[1:] or ["100"]))

@@ -20,6 +20,7 @@ from .data.division import hand_out, own_tests
 from .data.images import Split
 from .data.pooling import POOLED, pool
 from .data.site import Site
+from .data.splits import sources as left
 from .errors import BusyError, ConfigError, StorageError
 from .federation import Engine, Simulator, participants, play, start
 from .files import note, storing
@@ -42,6 +43,7 @@ from .setting import (
     require,
     sources,
 )
+from .setting import domains as known
 from .shelf import Folder, Shelf
 from .stopwatch import part
 from .tree import Tree
@@ -69,6 +71,7 @@ def prepare(config: Config, device: str = "cpu", workers: int = 1) -> Experiment
     """Put a run together without training anything; with `workers`, processes that answer for sites."""
     method = method_of(config)
     network = registry.make_one("networks", config.network)
+    left(sorted(known(config.data)), config.target)  # a target that is not there is said before data are drawn
     with part("data"):
         domains = dataset(config.data)
         divided = division(config, domains)

@@ -71,11 +71,11 @@ class Lines:
         missing, began = set[str](), time.monotonic()
         while True:
             met |= self._greet()
-            if self.expected <= met.keys() or time.monotonic() > began + (patience or self.deadline):
-                return met
             if missing != self.expected - met.keys():
                 missing = {*self.expected} - met.keys()
-                print(f"waiting for {', '.join(sorted(missing))}", flush=True)
+                print(f"waiting for {', '.join(sorted(missing)) or 'nobody else'}", flush=True)
+            if not missing or time.monotonic() > began + (patience or self.deadline):
+                return met
             time.sleep(PAUSE)
 
     def carry(self, letters: Mapping[str, Letter]) -> dict[str, Letter | Failure]:
