@@ -174,9 +174,7 @@ class Local:
 
 
 Term = Callable[[Local, Batch], Tensor]
-SEPARABLE: WeakSet[Term] = (
-    WeakSet()
-)  # terms that take no parameter for a constant: each can move once its slope is known
+SEPARABLE: WeakSet[Term] = WeakSet()  # terms that take no parameter for a constant: each may move in its turn
 
 
 def nothing(site: Site) -> Tree:
