@@ -31,7 +31,7 @@ demo: setup
 test: $(VENV)/ready-to-test
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
-	@$(MAKE) --no-print-directory --jobs 3 federations types other-tests  # at once: the first mostly wait
+	@$(MAKE) --no-print-directory --jobs 3 federations types other-tests  # at once: the first mostly wait, and go first when they do not
 
 types:
 	$(BIN)/mypy
@@ -40,7 +40,7 @@ federations:
 	$(BIN)/pytest -m loopback
 
 other-tests:
-	$(BIN)/pytest --numprocesses 2 -m 'not loopback'
+	nice $(BIN)/pytest --numprocesses 2 -m 'not loopback'
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

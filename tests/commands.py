@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedbeyond import trial
+from fedbeyond import processes
 
 PATIENCE = 300  # seconds for what takes less than a minute on a machine with nothing else to do
 
@@ -47,7 +47,7 @@ def going(*words, log):
 
 def kill(process):
     """As when a machine loses power: the process and all that it started, at once."""
-    for group in (process.pid, *trial.groups_of(process.pid)):
+    for group in (process.pid, *processes.groups_of(process.pid)):
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
     process.wait(10)

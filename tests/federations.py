@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from commands import fedbeyond, going, left, until
-from fedbeyond import operators, trial
+from fedbeyond import operators, processes
 from fedbeyond.config import Config
 
 SITES, UNSEEN = ("cartoon", "painting", "photo"), ("sketch",)
@@ -20,7 +20,7 @@ class Federation:
     """Its folder and addresses and, for drills to replace, the processes of its members."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.server, self.proxy = (f"127.0.0.1:{port}" for port in trial.free_ports(2))
+        self.server, self.proxy = (f"127.0.0.1:{port}" for port in processes.free_ports(2))
         self.folder, self.stack = folder, stack
         if not NGINX:
             self.proxy = self.server
@@ -75,7 +75,7 @@ def proxying(folder: Path) -> Any:
     """nginx before a server, until the block is left."""
     assert NGINX
     command = [NGINX, "-p", str(folder), "-c", operators.PROXY, "-e", "stderr", "-g", "daemon off;"]
-    return trial.started(command, folder / "flower", folder / "nginx.log")
+    return processes.started(command, folder / "flower", folder / "nginx.log")
 
 
 @contextmanager

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.loopback
 
 @pytest.fixture
 def path(tmp_path):
-    """The file of a run of one round on a few images of four domains, one of them unseen."""
+    """The file of a run of one round on a few images of three domains, one of them unseen: every site takes seconds."""
     rng = np.random.default_rng(0)
-    for name in ("east", "north", "south", "west"):
+    for name in ("east", "north", "west"):
         images = rng.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
         (tmp_path / "data").mkdir(exist_ok=True)
         np.savez(tmp_path / "data" / f"{name}.npz", x=images, y=np.arange(40) % 2)
@@ -48,4 +48,4 @@ def test_a_run_tried_as_a_federation_and_stopped_and_tried_again_is_that_of_the_
     for file in ("results.jsonl", "best.safetensors", "config.json"):
         assert (got / file).read_bytes() == (want / file).read_bytes(), file
     (line,) = experiment.lines(got)
-    assert "west" in line["scores"] and set(line["left"]) == {"east", "north", "south"}
+    assert "west" in line["scores"] and set(line["left"]) == {"east", "north"}

@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from fedbeyond import keys, operators, trial
+from fedbeyond import keys, operators, processes
 from fedbeyond.operators import Charter
 from fedbeyond.preflight import preflight
 from federations import SITES
@@ -52,10 +52,10 @@ def test_preflight_on_the_servers_side_finds_the_door_and_who_is_there(federatio
 def wait_for(log, words, process, seconds=60):
     """Until a process has said something, or ended."""
     end = time.monotonic() + seconds
-    while not any(word in trial.tail(log, 20000) for word in words) and process.poll() is None:
-        assert time.monotonic() < end, trial.tail(log)
+    while not any(word in processes.tail(log, 20000) for word in words) and process.poll() is None:
+        assert time.monotonic() < end, processes.tail(log)
         time.sleep(0.2)
-    return trial.tail(log, 20000)
+    return processes.tail(log, 20000)
 
 
 def stranger(federation, folder):
@@ -63,12 +63,12 @@ def stranger(federation, folder):
     own = {"stranger": {"data": "styles(share=0.05)", "domain": "photo"}}
     operators.init(folder, Charter(operators.charter_of(federation.folder).address, ("stranger",)), own)
     bundle = folder / "sites" / "stranger"
-    return bundle, operators.node_command(bundle, trial.free_ports(1)[0])
+    return bundle, operators.node_command(bundle, processes.free_ports(1)[0])
 
 
 def test_a_site_that_does_not_know_the_authority_does_not_connect(federation, tmp_path):
     _, command = stranger(federation, tmp_path / "f")
-    with trial.started([*command, "--max-retries", "1"], tmp_path / "home", tmp_path / "log") as process:
+    with processes.started([*command, "--max-retries", "1"], tmp_path / "home", tmp_path / "log") as process:
         said = wait_for(tmp_path / "log", ["CERTIFICATE_VERIFY_FAILED"], process)
     assert "CERTIFICATE_VERIFY_FAILED" in said or "certificate verify failed" in said, said
     assert "SuperNode ID" not in said
@@ -77,7 +77,7 @@ def test_a_site_that_does_not_know_the_authority_does_not_connect(federation, tm
 def test_a_site_whose_key_nobody_registered_is_kept_out(federation, tmp_path):
     bundle, command = stranger(federation, tmp_path / "f")
     (bundle / keys.CA).write_bytes((federation.folder / "server" / keys.CA).read_bytes())
-    with trial.started([*command, "--max-retries", "1"], tmp_path / "home", tmp_path / "log") as process:
+    with processes.started([*command, "--max-retries", "1"], tmp_path / "home", tmp_path / "log") as process:
         said = wait_for(tmp_path / "log", ["SuperNode ID"], process)
         assert process.wait(30) != 0
     assert "SuperNode ID" not in said, said
@@ -87,6 +87,6 @@ def test_a_site_without_tls_does_not_start(federation, tmp_path):
     _, command = stranger(federation, tmp_path / "f")
     place = command.index("--root-certificates")
     plain = [*command[:place], "--insecure", *command[place + 2 :]]
-    with trial.started(plain, tmp_path / "home", tmp_path / "log") as process:
+    with processes.started(plain, tmp_path / "home", tmp_path / "log") as process:
         assert process.wait(60) != 0
-    assert "requires a secure TLS connection" in " ".join(trial.tail(tmp_path / "log", 20000).split())
+    assert "requires a secure TLS connection" in " ".join(processes.tail(tmp_path / "log", 20000).split())

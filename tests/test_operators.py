@@ -3,6 +3,8 @@
 import socket
 import ssl
 import stat
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from fedbeyond import experiment, keys, operators, tree, trial
+from fedbeyond import experiment, keys, operators, processes, tree, trial
 from fedbeyond.cli import app
 from fedbeyond.config import Config
 from fedbeyond.errors import ConfigError, FederationError
@@ -112,7 +114,7 @@ def test_a_federation_is_not_served_where_somebody_listens(tmp_path):
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         operators.init(tmp_path / "f", CHARTER._replace(bind=address))
         with pytest.raises(FederationError, match=rf"{address} is taken, .* end it, then serve again"):
-            trial.serving(tmp_path / "f").__enter__()
+            processes.serving(tmp_path / "f").__enter__()
     assert not (tmp_path / "f" / "server" / "server.log").exists()  # nothing was started
 
 
@@ -273,3 +275,8 @@ def test_preflight_of_the_server_complains_of_a_door_that_is_open_to_all(tmp_pat
     operators.init(tmp_path / "f", CHARTER._replace(address="127.0.0.1:1", bind="0.0.0.0:8443"))
     told = look(tmp_path / "f")["control"]
     assert not told.well and "whoever reaches 0.0.0.0:8443 can start runs" in told.told
+
+
+def test_who_serves_or_joins_does_without_torch():
+    code = "import sys, fedbeyond.cli_federation, fedbeyond.processes; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

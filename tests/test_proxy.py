@@ -6,7 +6,7 @@ import ssl
 import pytest
 
 from commands import until
-from fedbeyond import keys, operators, trial
+from fedbeyond import keys, operators, processes
 from fedbeyond.config import Config
 from fedbeyond.errors import FederationError
 from federations import NGINX, proxying
@@ -55,12 +55,12 @@ def test_through_the_proxy_runs_can_neither_be_listed_nor_started(federation, tm
 
 
 def test_the_proxy_does_not_speak_to_a_server_with_another_certificate(federation, tmp_path):
-    (port,) = trial.free_ports(1)
+    (port,) = processes.free_ports(1)
     folder = tmp_path / "server"
     keys.certify(folder, "127.0.0.1", "localhost")
     text = (federation.folder / "server" / operators.PROXY).read_text()
     (folder / operators.PROXY).write_text(text.replace(federation.proxy, f"127.0.0.1:{port}"))
     with proxying(folder) as process:
-        until(lambda: trial.reachable("127.0.0.1", port), process)
+        until(lambda: processes.reachable("127.0.0.1", port), process)
         assert answer(f"127.0.0.1:{port}", "/v1/fleet/pull-messages", folder / keys.CA) == 502
     assert "upstream SSL certificate verify error" in (folder / "nginx-error.log").read_text()

@@ -48,7 +48,7 @@ def init(
 def serve(folder: Folder) -> None:
     """Run a federation's server (a Flower SuperLink) until it is stopped."""
     from .operators import charter_of
-    from .trial import hold, serving
+    from .processes import hold, serving
 
     with hold(), serving(folder) as process:
         print(f"serving on {charter_of(folder).bind}; log: {folder / 'server' / 'server.log'}", flush=True)
@@ -60,7 +60,7 @@ def join(
     port: Annotated[int, typer.Option(help="A port of this machine for the site's own processes; 0: any.")] = 0,
 ) -> None:
     """Take part as a site (a Flower SuperNode) until it is stopped."""
-    from .trial import free_ports, hold, take_part
+    from .processes import free_ports, hold, take_part
 
     with hold():
         raise typer.Exit(take_part(bundle, port or free_ports(1)[0], lambda told: print(told, flush=True)))
@@ -125,7 +125,8 @@ def local_federation(
     """Try a run as a federation on this machine alone: a server and a process for each site, with TLS and keys."""
     from .config import load
     from .experiment import place
-    from .trial import hold, try_out
+    from .processes import hold
+    from .trial import try_out
 
     asked = load(config, settings)
     with hold():
