@@ -37,7 +37,7 @@ types:
 	$(BIN)/mypy
 
 federations:
-	$(BIN)/pytest -m loopback
+	$(BIN)/pytest -m loopback $$(grep -l mark.loopback tests/*.py)
 
 other-tests:
 	nice $(BIN)/pytest --numprocesses 2 -m 'not loopback'

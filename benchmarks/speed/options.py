@@ -1,12 +1,14 @@
 """What train.precision and train.compile do to a round of the demo's FedAvg: python benchmarks/speed/options.py [N]
 
 N rounds (5) after a first, in which the compiler works and which is told apart. The same run with neither, with either
-and with both, round by round in turn: whatever else the machine does hits all alike. Seconds are the processor's.
+and with both, round by round in turn: whatever else the machine does hits all alike. Seconds are the processor's. It
+writes benchmarks/results/options.json.
 """
 
 import json
 import sys
 import time
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,6 +20,7 @@ from fedbeyond.experiment import prepare
 from fedbeyond.federation import play, start
 from fedbeyond.server import Round
 
+OUT = Path(__file__).parent.parent / "results" / "options.json"
 CHOICES: dict[str, dict[str, Any]] = {
     "float32": {},
     "bfloat16": {"precision": "bfloat16"},
@@ -51,11 +54,13 @@ def main(rounds: int) -> None:
     for _ in range(1 + rounds):
         for player in players.values():
             player.round()
-    usual = median(players["float32"].seconds[1:])
+    usual, found = median(players["float32"].seconds[1:]), []
     for name, player in players.items():
         first, *rest = player.seconds
         told = {"first": round(first, 2), "round": round(median(rest), 2), "times": round(median(rest) / usual, 2)}
-        print(json.dumps({"options": name} | told), flush=True)
+        found.append(json.dumps({"options": name} | told | {"rounds": [round(seconds, 2) for seconds in rest]}))
+        print(found[-1], flush=True)
+    OUT.write_text("[" + ",\n ".join(found) + "]\n")
 
 
 if __name__ == "__main__":
