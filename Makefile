@@ -31,13 +31,13 @@ demo: setup
 test: $(VENV)/ready-to-test
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
-	@$(MAKE) --no-print-directory --jobs 3 federations types other-tests  # at once: the first mostly wait, and go first when they do not
+	@$(MAKE) --no-print-directory --jobs 3 federations types other-tests  # at once: the first mostly wait, and go first
 
 types:
 	$(BIN)/mypy
 
 federations:
-	$(BIN)/pytest -m loopback $$(grep -l mark.loopback tests/*.py)
+	$(BIN)/pytest -m loopback
 
 other-tests:
 	nice $(BIN)/pytest --numprocesses 2 -m 'not loopback'

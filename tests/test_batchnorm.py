@@ -22,7 +22,6 @@ METHODS = [
     "ndag(width=2, warmup=0, kind=2)",
 ]
 QUICK = LAWS | {"fault_tolerant": partial(fault_tolerant, faults=("stalls",))}
-del QUICK["deterministic"]  # what is resumable is
 NORM = {
     "params": {"body.1.weight", "body.1.bias"},
     "buffers": {"body.1.running_mean", "body.1.running_var", "body.1.num_batches_tracked"},

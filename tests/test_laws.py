@@ -79,7 +79,6 @@ def only_images(wrapper):
 IMAGES = [name for name in WRAPPED if only_images(name.rpartition("+")[2]) and not name.startswith("fedavg+")]
 SEALED = [name for name in WRAPPED if name.endswith("+dp") and not name.startswith("fedavg+")]
 QUICK = LAWS | {"fault_tolerant": partial(fault_tolerant, faults=("stalls",))}
-del QUICK["deterministic"]  # what is resumable is
 
 
 @pytest.mark.parametrize("name", [*(SMALL.get(name, name) for name in PLAIN), *COMPOSED])
@@ -113,7 +112,7 @@ def test_every_method_sends_something_else_under_the_laws_that_noise_could_break
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_obeys_the_laws_that_its_options_could_break(name):
-    for law in ("storable", "resumable", "portable", "declared", "fault_tolerant"):
+    for law in ("deterministic", "storable", "resumable", "portable", "declared", "fault_tolerant"):
         QUICK[law](made(name))
 
 
