@@ -277,6 +277,11 @@ def test_preflight_of_the_server_complains_of_a_door_that_is_open_to_all(tmp_pat
     assert not told.well and "whoever reaches 0.0.0.0:8443 can start runs" in told.told
 
 
-def test_who_serves_does_without_torch():
-    code = "import sys, fedbeyond.cli_federation, fedbeyond.processes; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_who_serves_or_joins_does_without_torch(folder):
+    code = """import sys
+from pathlib import Path
+from fedbeyond import cli_federation, operators, processes
+operators.link_command(Path(sys.argv[1]))
+operators.node_command(Path(sys.argv[1]) / "sites" / "north", 1)
+sys.exit('torch' in sys.modules)"""
+    assert subprocess.run([sys.executable, "-c", code, folder], check=False).returncode == 0

@@ -18,6 +18,7 @@ from . import keys, proxy
 from .config import Config
 from .errors import ConfigError, FederationError
 from .files import write
+from .machine import Machine
 
 # nothing is reported to anybody, nothing is installed while a run goes on
 SILENT = {
@@ -102,8 +103,6 @@ def link_command(folder: Path) -> list[str]:
 
 def node_command(bundle: Path, port: int) -> list[str]:
     """What starts a site; `port` is for its own processes, on its own machine."""
-    from .host import Machine  # torch comes with it
-
     bundle, own = bundle.absolute(), site_settings(bundle)
     Machine.of(own)  # what is wrong is said here, not at the first letter
     Path(own["folder"]).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """The processes of a federation, its server and its sites, with all that they start; ended by their numbers.
 
-Nothing here needs torch: whoever serves holds no more memory than it takes to wait.
+Nothing here needs torch: whoever serves or joins holds no more memory than it takes to wait.
 """
 
 import os
