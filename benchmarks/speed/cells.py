@@ -15,7 +15,7 @@ CELLS = {
         Cell("folder", clients=3, steps=8, batch=16, pixels=96, rounds=5, files=True, turns=2),
         *(Cell(f"clients-{count}", clients=count, rounds=5, **SMALL) for count in (3, 10, 30, 100)),
         # an even number of clients: of an odd one, pfl's two processes would not draw the same users in the next round
-        *(Cell(f"cores-{count}", clients=4, steps=20, batch=32, rounds=5, cores=count, turns=2) for count in (1, 2)),
+        *(Cell(f"cores-{count}", clients=4, rounds=5, turns=4, group="cores", cores=count) for count in (1, 2)),
     ]
 }
 

@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +61,17 @@ class Suite:
         self.keep()
         return [name for name in names if name in self.pythons]
 
-    def measure(self, cell: task.Cell, names: list[str]) -> None:
-        """One cell with all of these runners, one after the other, and again if it has several turns."""
-        entries = self.found["results"].setdefault(cell.name, {})
+    def measure(self, cells: list[task.Cell], names: list[str]) -> None:
+        """Cells that are compared, with all of these runners: one after the other, turn by turn."""
         with tempfile.TemporaryDirectory() as place:
-            if cell.files:
-                cell = cell._replace(root=f"{place}/images")
-                task.draw(cell, Path(cell.root))
-            for turn in range(cell.turns):
-                for name in names:
-                    found = self.hopeless(name, cell) or self.one(name, cell, Path(place) / str(turn))
+            for turn in range(cells[0].turns):
+                for name, cell in product(names, cells):
+                    if cell.files:
+                        cell = cell._replace(root=f"{place}/images")
+                        if not Path(cell.root).exists():
+                            task.draw(cell, Path(cell.root))
+                    entries = self.found["results"].setdefault(cell.name, {})
+                    found = self.hopeless(name, cell) or self.one(name, cell, Path(place) / cell.name / str(turn))
                     entries[name] = joined(entries[name], found) if turn else found
                     self.keep()
                     print(f"{cell.name:12} {name:8} {told(entries[name], entries['plain'])}", flush=True)
@@ -119,7 +121,7 @@ def quick(cell: task.Cell) -> task.Cell:
     """The same with next to nothing to do."""
     fewer = min(cell.clients, 4)
     return cell._replace(
-        clients=fewer, asked=min(cell.asked, 2), steps=min(cell.steps, 2), batch=min(cell.batch, 4), rounds=2
+        clients=fewer, asked=min(cell.asked, 2), steps=min(cell.steps, 2), batch=min(cell.batch, 4), rounds=2, turns=1
     )
 
 
@@ -136,8 +138,9 @@ def main() -> None:
     usual = Path(tempfile.gettempdir()) / "speed-quick.json" if given.quick else table.RESULTS
     suite = Suite(given.out or usual, given.home)
     names = suite.ready(list(dict.fromkeys(["plain", *(given.peer or PEERS)])))
-    for name in given.only or CELLS:
-        suite.measure(quick(CELLS[name]) if given.quick else CELLS[name], names)
+    wanted = [CELLS[name] for name in given.only or CELLS]
+    for _, cells in groupby(wanted, lambda cell: cell.group or cell.name):
+        suite.measure([quick(cell) if given.quick else cell for cell in cells], names)
     print(f"\n{table.markdown(suite.found)}\nwritten: {suite.out}")
 
 

@@ -85,9 +85,19 @@ def scaling(results: dict[str, Any]) -> list[str]:
             share = number(line.slope / slopes["plain"]) if "plain" in slopes else "-"
             told = [share, f"{line.intercept / line.slope:.1f}", f"{line.r2:.4f}"]
         one, two = (results.get(name, {}).get(peer) for name in ("cores-1", "cores-2"))
-        told.append(number(usual(one) / usual(two)) if measured(one) and measured(two) else "-")
+        told.append(number(gain(one, two)) if measured(one) and measured(two) else "-")
         lines.append(f"| {TITLES[peer]} | {' | '.join(told)} |")
     return lines
+
+
+def gain(one: dict[str, Any], two: dict[str, Any]) -> float:
+    """How many times as fast rounds with two cores are: the median over turns, in each of which both were measured."""
+    size = CELLS["cores-1"].rounds
+    turns = [
+        [np.median(entry["rounds"][at : at + size]) for at in range(0, len(entry["rounds"]), size)]
+        for entry in (one, two)
+    ]
+    return float(np.median([alone / shared for alone, shared in zip(*turns, strict=False)]))
 
 
 def remarks(found: dict[str, Any]) -> list[str]:

@@ -38,6 +38,7 @@ class Cell(NamedTuple):
     width: int = 16
     rounds: int = 5  # that count, after one to warm up
     turns: int = 1  # of everyone, one after the other: where differences are small, the machine's moods must not count
+    group: str = ""  # cells of one group, which stand beside each other, take turns: they are compared
     cores: int = 1  # that the whole process tree may use, each client with one thread
     limit: float = 120.0  # seconds until a runner is stopped
     files: bool = False  # images are read from a folder of domain/class/image
