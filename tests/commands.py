@@ -72,3 +72,11 @@ def left(folder):
             if int(path.name) != os.getpid() and mark in words + (path / "environ").read_bytes():
                 found[int(path.name)] = words.replace(b"\0", b" ")[:200]
     return found
+
+
+def remaining(folder, seconds=20):
+    """Those that are still there in the end: what was told to end, or killed, takes a moment."""
+    end = time.monotonic() + seconds
+    while (found := left(folder)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from commands import fedbeyond, going, left, until
+from commands import fedbeyond, going, remaining, until
 from fedbeyond import operators, processes
 from fedbeyond.config import Config
 
@@ -86,4 +86,5 @@ def federated(folder: Path) -> Iterator[Federation]:
         yield federation
         for process in federation.members:
             process.terminate()  # all at once: each takes seconds
-    assert left(folder) == {}
+    found = remaining(folder)
+    assert not found, found

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 import torch
 
-from commands import PATIENCE, fedbeyond, kill, left, until
+from commands import PATIENCE, fedbeyond, kill, remaining, until
 from fedbeyond import checkpoint, experiment, tree
 from fedbeyond.config import load
 from fedbeyond.federation import Simulator
@@ -105,7 +105,7 @@ def test_a_run_goes_on_though_a_site_and_then_the_server_are_killed_in_the_middl
     # the server, when the first request of the last round is answered
     until(lambda: busy("sha_score", LAST, *FEW), *federation.members, seconds=2 * PATIENCE)
     kill(federation.link)
-    assert len(experiment.lines(home)) == LAST and not left(federation.folder / "server" / "flower")
+    assert len(experiment.lines(home)) == LAST and not remaining(federation.folder / "server" / "flower")
     federation.link = federation.serve()
     if "running" in fedbeyond("status", federation.folder, first):  # as far as Flower knows, for a while
         fedbeyond("stop", federation.folder, first)

@@ -5,7 +5,7 @@ import signal
 import numpy as np
 import pytest
 
-from commands import PATIENCE, fedbeyond, going, left, until
+from commands import PATIENCE, fedbeyond, going, left, remaining, until
 from fedbeyond import experiment
 from fedbeyond.config import load
 
@@ -40,9 +40,9 @@ def test_a_run_tried_as_a_federation_and_stopped_and_tried_again_is_that_of_the_
         assert len(left(folder)) > 6
         process.send_signal(signal.SIGINT)
         assert process.wait(100) == 130
-    assert left(folder) == {}
+    assert remaining(folder) == {}
     fedbeyond(*words, seconds=2 * PATIENCE)
-    assert left(folder) == {}
+    assert remaining(folder) == {}
     fedbeyond("run", path, "--out", tmp_path / "simulated")
     got, want = (experiment.place(tmp_path / out, load(path)) for out in ("tried", "simulated"))
     for file in ("results.jsonl", "best.safetensors", "config.json"):
