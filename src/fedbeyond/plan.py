@@ -1,7 +1,9 @@
 """What would be run: told before anything is trained."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from .data.known import Outline, outline
 from .data.splits import cut
 from .errors import ConfigError, MissingError
 from .method import Method
-from .nets import Task, read
+from .nets import Classifier, Task, read
 from .nets import weights as files
 from .privacy import promise
 from .spelling import parse, unseen_domains
@@ -109,12 +111,16 @@ def write_splits(config: Config, out: str) -> Iterator[str]:
 def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]]:
     """Each method's size, and what leaves each site in each round."""
     shape = found.shape if isinstance(found, Outline) else _shape(found)
+    made = cache(registry.make_one("networks", unloaded(cells[0].network)))
+
+    def network(task: Task) -> Classifier:
+        return deepcopy(made(task))  # to draw numbers that nobody needs takes ten times as long
+
     for cell in cells:
         optimizer = registry.make_one("optimizers", cell.optimizer)
         method = setting.adapted(registry.build(cell.method, optimizer=optimizer), cell.train)
         many = sources(method, cell, found)
         setting.require(method, cell, many)
-        network = registry.make_one("networks", unloaded(cell.network))
         with torch.device("meta"):  # shapes are all that is needed
             nets = method.networks(Task(found.classes, shape, network, many))
         shared = {name: read(nets[name]) for name in method.shared}
