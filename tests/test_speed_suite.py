@@ -114,6 +114,13 @@ def test_scaling_tells_slopes_as_times_of_the_plain_loop_and_what_a_second_core_
     assert ours == "| fedbeyond | 2.00 | 3.0 | 1.0000 | 1.50 |"
 
 
+def test_what_a_second_core_brings_is_told_turn_by_turn():
+    size = table.CELLS["cores-1"].rounds
+    one = entry(*[3.0] * size, *[6.0] * size)  # the machine became slow, and everyone with it
+    assert table.gain(one, entry(*[2.0] * size, *[4.0] * size)) == pytest.approx(1.5)
+    assert table.gain(one, entry(*[2.0] * (2 * size))) == pytest.approx((1.5 + 3) / 2)
+
+
 def test_tables_take_the_place_of_those_that_a_page_had():
     page = f"before\n{table.FROM}old\n{table.TO}after\n"
     assert table.put(page, "new") == f"before\n{table.FROM}\nnew\n{table.TO}after\n"

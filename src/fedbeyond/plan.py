@@ -114,7 +114,7 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
     made = cache(registry.make_one("networks", unloaded(cells[0].network)))
 
     def network(task: Task) -> Classifier:
-        return deepcopy(made(task))  # to draw numbers that nobody needs takes ten times as long
+        return deepcopy(made(task))  # its first numbers, which nobody needs here, take longer than a copy
 
     for cell in cells:
         optimizer = registry.make_one("optimizers", cell.optimizer)
