@@ -1,6 +1,6 @@
 """How fast a round is: a plain PyTorch loop, fedbeyond, Apple's pfl, Flower's and NVFlare's simulators, on equal terms.
 
-    python benchmarks/speed/run.py                             all of it: some twenty minutes on two idle cores
+    python benchmarks/speed/run.py                             all of it: some 35 minutes on two idle cores
     python benchmarks/speed/run.py --only feddg --peer pfl     one cell; the plain loop runs beside whoever it is
     python benchmarks/speed/run.py --quick                     tiny rounds, into a folder of its own: does it all work?
 
@@ -64,12 +64,12 @@ class Suite:
     def measure(self, cells: list[task.Cell], names: list[str]) -> None:
         """Cells that are compared, with all of these runners: one after the other, turn by turn."""
         with tempfile.TemporaryDirectory() as place:
+            cells = [cell._replace(root=f"{place}/images") if cell.files else cell for cell in cells]
+            for cell in cells:
+                if cell.files:
+                    task.draw(cell, Path(cell.root))
             for turn in range(cells[0].turns):
                 for name, cell in product(names, cells):
-                    if cell.files:
-                        cell = cell._replace(root=f"{place}/images")
-                        if not Path(cell.root).exists():
-                            task.draw(cell, Path(cell.root))
                     entries = self.found["results"].setdefault(cell.name, {})
                     found = self.hopeless(name, cell) or self.one(name, cell, Path(place) / cell.name / str(turn))
                     entries[name] = joined(entries[name], found) if turn else found
@@ -138,7 +138,7 @@ def main() -> None:
     usual = Path(tempfile.gettempdir()) / "speed-quick.json" if given.quick else table.RESULTS
     suite = Suite(given.out or usual, given.home)
     names = suite.ready(list(dict.fromkeys(["plain", *(given.peer or PEERS)])))
-    wanted = [CELLS[name] for name in given.only or CELLS]
+    wanted = [cell for name, cell in CELLS.items() if name in (given.only or CELLS)]
     for _, cells in groupby(wanted, lambda cell: cell.group or cell.name):
         suite.measure([quick(cell) if given.quick else cell for cell in cells], names)
     print(f"\n{table.markdown(suite.found)}\nwritten: {suite.out}")

@@ -8,12 +8,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from . import tree
 from .gate import Failure
 from .server import Post, Reply, Request
+
+aten = torch.ops.aten
+PRODUCTS = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution, aten.convolution_backward}
 
 
 class Tally(TorchDispatchMode):
@@ -22,7 +26,7 @@ class Tally(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total, self.formulas = 0, FlopCounterMode(display=False).flop_registry
-        self.known: dict[Any, int] = {}  # a formula takes longer than a small product
+        self.known: dict[Any, int] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -32,12 +36,17 @@ class Tally(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         formula = self.formulas.get(func._overloadpacket)
         if formula:
-            given = (*args, *(kwargs or {}).values())
-            key = (func, *(tuple(one) if isinstance(one, list) else getattr(one, "shape", one) for one in given))
-            if key not in self.known:
-                self.known[key] = formula(*args, **(kwargs or {}), out_val=out)
-            self.total += self.known[key]
+            self.total += self._count(formula, func, args, kwargs or {}, out)
         return out
+
+    def _count(self, formula: Any, func: Any, args: Any, kwargs: Any, out: Any) -> int:
+        """Of one operation; formulas take longer to work out than small products do: what goes by shapes is kept."""
+        if kwargs or func._overloadpacket not in PRODUCTS:
+            return int(formula(*args, **kwargs, out_val=out))
+        key = (func, *(tuple(one) if isinstance(one, list) else getattr(one, "shape", one) for one in args))
+        if key not in self.known:
+            self.known[key] = int(formula(*args, out_val=out))
+        return self.known[key]
 
 
 class Engine(Protocol):

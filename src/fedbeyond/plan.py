@@ -114,7 +114,8 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
     made = cache(registry.make_one("networks", unloaded(cells[0].network)))
 
     def network(task: Task) -> Classifier:
-        return deepcopy(made(task))  # its first numbers, which nobody needs here, take longer than a copy
+        prototype: Classifier = made(task)
+        return deepcopy(prototype)  # first numbers, which nobody needs here, take longer than a copy
 
     for cell in cells:
         optimizer = registry.make_one("optimizers", cell.optimizer)
