@@ -74,5 +74,7 @@ def write(lines, folder: Path):
         config = {key: run[0][key] for key in ("method", "target", "seed")}
         config |= {"data": "styles", "network": "convnet", "train": {"rounds": run[0]["rounds"], "batch_size": 32}}
         (place / "config.json").write_text(json.dumps(config))
-        (place / "machine.json").write_text(json.dumps({"fedbeyond": "0.1.0", "torch": "2.13", "threads": 1}))
+        (place / "machine.json").write_text(
+            json.dumps({"fedbeyond": "0.1.0", "numerics": 1, "torch": "2.13", "threads": 1})
+        )
     return folder

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbeyond import bench, checkpoint, experiment, files, results
+from fedbeyond import NUMERICS, bench, checkpoint, experiment, files, results
 from fedbeyond.config import Config, Train
 from fedbeyond.errors import ConfigError, FederationError, StorageError
 from fedbeyond.evaluate import evaluate
@@ -213,10 +213,21 @@ def test_a_run_goes_on_only_where_it_is_computed_the_same_way(config, tmp_path):
     begun.close()
     torch.set_num_threads(2)
     try:
-        with pytest.raises(ConfigError, match=r"began with threads 1 \(now 2\); go on with the same, or delete"):
+        with pytest.raises(ConfigError, match=r"began with threads 1 \(now 2\); resume it with the same, or delete"):
             finish(config, tmp_path)
     finally:
         torch.set_num_threads(1)
+    assert len(finish(config, tmp_path)) == 2
+
+
+def test_a_run_of_other_numerics_is_not_resumed(config, tmp_path, monkeypatch):
+    next(rounds := experiment.run(experiment.prepare(config), tmp_path))
+    rounds.close()
+    monkeypatch.setattr(experiment, "NUMERICS", 0)
+    with pytest.raises(ConfigError, match=rf"began with numerics {NUMERICS} \(now 0\); resume it with the same"):
+        finish(config, tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(experiment, "__version__", "9.9")  # a release that leaves numbers alone
     assert len(finish(config, tmp_path)) == 2
 
 

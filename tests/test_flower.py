@@ -13,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedbeyond import experiment, flower, host, network, registry, tree
+from fedbeyond import NUMERICS, WIRE, experiment, flower, host, network, registry, tree
 from fedbeyond.checkpoint import pack
 from fedbeyond.config import Config, Train
 from fedbeyond.errors import ConfigError, FederationError
@@ -210,7 +210,8 @@ def test_a_machine_cannot_take_the_name_of_another(config, tmp_path, capsys):
 
 
 def network_notes(config):
-    return {"config": network.told(config), "run": config.digest(), "sources": 3}
+    versions = {"wire": WIRE, "numerics": NUMERICS}
+    return {"config": network.told(config), "run": config.digest(), "sources": 3} | versions
 
 
 def test_sites_that_speak_of_another_task_are_named(config, tmp_path):
@@ -222,23 +223,26 @@ def test_sites_that_speak_of_another_task_are_named(config, tmp_path):
 
 def test_a_site_with_another_version_is_refused_also_when_it_comes_back(config, tmp_path, monkeypatch):
     grid = federation(tmp_path / "sites", guests=())
-    told = network_notes(config) | {"fedbeyond": "0.0.1"}
-    (answer,) = [a for _, a in flower.Lines(grid, 1)._exchange({98: Letter(ENROL, told)})]
-    assert "the server has fedbeyond 0.0.1, this site" in answer.notes["reason"]
+    for key in ("wire", "numerics"):
+        sent = network_notes(config) | {key: 0, "fedbeyond": "0.0.1"}
+        (answer,) = [a for _, a in flower.Lines(grid, 1)._exchange({98: Letter(ENROL, sent)})]
+        assert f"the server has {key} version 0 (fedbeyond 0.0.1), this site" in answer.notes["reason"]
     lines = experiment.run(network.prepare(config, flower.Lines(grid, 1), SITES), tmp_path / "run")
     next(lines)
     hosted = host.respond
-    upgraded = {"photo": "9.9"}
+    upgraded = {"photo": 99}
 
     def elsewhere(machine, letter):
         with monkeypatch.context() as patch:
-            patch.setattr(host, "__version__", upgraded.get(machine.site, host.__version__))
+            patch.setattr(host, "NUMERICS", upgraded.get(machine.site, NUMERICS))
             return hosted(machine, letter)
 
     monkeypatch.setattr(flower, "respond", elsewhere)
     reasons = {(aside["site"], aside["request"], aside["reason"]) for aside in next(lines)["aside"]}
-    assert {site for site, _, _ in reasons} == {"photo"} and "upgrade all at once" in min(reasons)[2]
-    with pytest.raises(FederationError, match=r"photo: FederationError: the server has fedbeyond .*, this site 9\.9"):
+    assert {site for site, _, _ in reasons} == {"photo"} and "install the same fedbeyond" in min(reasons)[2]
+    with pytest.raises(
+        FederationError, match=r"photo: FederationError: the server has numerics version .*, this site 99"
+    ):
         play(config, grid, tmp_path / "other", guests=())
 
 

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import torch
 
-from . import __version__, checkpoint, files, registry, results, tree
+from . import NUMERICS, __version__, checkpoint, files, registry, results, tree
 from .config import Config
 from .data.division import hand_out, own_tests
 from .data.images import Split
@@ -127,15 +127,17 @@ def belongs(folder: Path, config: Config) -> None:
 
 
 def same_machine(folder: Path, device: str) -> None:
-    """Refuse to go on where the rest of a run would be computed differently."""
-    here = {"fedbeyond": __version__, "torch": torch.__version__, "device": device, "threads": torch.get_num_threads()}
+    """Refuse to resume a run whose remaining rounds would be computed differently; write down what computes it here."""
+    here = {"numerics": NUMERICS, "torch": torch.__version__, "device": device, "threads": torch.get_num_threads()}
     path = folder / "machine.json"
-    if (folder / "checkpoint.safetensors").exists() and path.exists() and note(path) != here:
-        told = ", ".join(
-            f"{key} {note(path).get(key)} (now {here[key]})" for key in here if note(path).get(key) != here[key]
-        )
-        raise ConfigError(f"{folder} began with {told}; go on with the same, or delete {path} to mix them all the same")
-    files.write(path, json.dumps(here, indent=1).encode())
+    if (folder / "checkpoint.safetensors").exists() and path.exists():
+        began = note(path)
+        differing = [f"{key} {began.get(key)} (now {value})" for key, value in here.items() if began.get(key) != value]
+        if differing:
+            raise ConfigError(
+                f"{folder} began with {', '.join(differing)}; resume it with the same, or delete {path} to mix them"
+            )
+    files.write(path, json.dumps({"fedbeyond": __version__} | here, indent=1).encode())
 
 
 def run(experiment: Experiment, folder: Path) -> Iterator[Line]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from . import __version__, checkpoint, files, registry, spelling, tree
+from . import NUMERICS, WIRE, __version__, checkpoint, files, registry, spelling, tree
 from .client import answer, enrol, weight
 from .config import Config, parse
 from .data.division import Division, completed, hand_out, own_tests, taken
@@ -53,7 +53,8 @@ def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Hos
     shape = tuple(next(iter(data.values()))[0].shape[1:])
     task = Task(domains.classes, shape, registry.make_one("networks", config.network), sources)
     nets = networks(method, task, config.seed, machine.device)
-    facts: dict[str, Any] = {"site": machine.site, "role": machine.role, "fedbeyond": __version__, "shape": list(shape)}
+    facts: dict[str, Any] = {"site": machine.site, "role": machine.role, "shape": list(shape)}
+    facts |= {"fedbeyond": __version__, "wire": WIRE, "numerics": NUMERICS}
     facts |= {"classes": list(domains.classes), "domain": machine.domain or machine.site}
     if machine.role == "guest":
         return Host(machine.site, method, None, nets["model"], data, machine.folder, facts, policy)
@@ -161,8 +162,7 @@ def respond(machine: Machine, letter: Letter) -> Letter:
     try:
         audit(machine.folder, "in", letter)
         notes = letter.notes
-        if (other := notes.get("fedbeyond", __version__)) != __version__:
-            raise FederationError(f"the server has fedbeyond {other}, this site {__version__}: upgrade all at once")
+        ensure_same_versions(notes)
         own = {"data": machine.data, "public": machine.public}  # whatever the server says of them
         config = parse(notes["config"] | own, "the server's configuration")
         config = replace(config, network=unweighted(config.network))
@@ -174,6 +174,16 @@ def respond(machine: Machine, letter: Letter) -> Letter:
         with suppress(StorageError):
             audit(machine.folder, "out", failed, letter)
         return failed
+
+
+def ensure_same_versions(notes: Mapping[str, Any]) -> None:
+    """Refuse a server whose messages or whose results are of another version than this site's."""
+    for key, own in (("wire", WIRE), ("numerics", NUMERICS)):
+        if notes.get(key) != own:
+            raise FederationError(
+                f"the server has {key} version {notes.get(key)} (fedbeyond {notes.get('fedbeyond')}), this site {own} "
+                f"(fedbeyond {__version__}): install the same fedbeyond everywhere"
+            )
 
 
 def reply(host: Host, letter: Letter) -> Letter:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from . import __version__, files, registry
+from . import NUMERICS, WIRE, __version__, files, registry
 from .config import Config
 from .errors import FederationError
 from .experiment import Experiment, belongs
@@ -129,7 +129,8 @@ def prepare(
     In its `home` stands who enrolled when it began: when it goes on, who is away then is away, and may come back.
     """
     method = playable(config, len(sites))
-    run = {"config": told(config), "run": config.digest(), "sources": len(sites), "fedbeyond": __version__}
+    run = {"config": told(config), "run": config.digest(), "sources": len(sites)}
+    run |= {"fedbeyond": __version__, "wire": WIRE, "numerics": NUMERICS}
     answers = enrolled(carrier, Letter(ENROL, run), (*sites, *guests), config, home)
     facts = agreed(answers, sites, guests)
     if home:
@@ -186,7 +187,8 @@ def agreed(answers: Answers, sites: Sequence[str], guests: Sequence[str]) -> dic
     facts = {name: letter.notes for name, letter in letters.items() if isinstance(letter, Letter)}
     first = facts[sites[0]]
     for name, own in facts.items():
-        wanted = {"role": roles[name], "fedbeyond": __version__, "classes": first["classes"], "shape": first["shape"]}
+        wanted = {"role": roles[name], "wire": WIRE, "numerics": NUMERICS}
+        wanted |= {"classes": first["classes"], "shape": first["shape"]}
         for key, value in wanted.items():
             if own.get(key) != value:
                 raise FederationError(

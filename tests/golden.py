@@ -1,0 +1,77 @@
+"""The weights of a dozen methods after two rounds on the toy sites, as digests and as sketches of a few numbers.
+
+`python tests/golden.py` writes golden.json anew. It refuses to while NUMERICS is still that of the file: a change of
+numbers raises it, and says in CHANGELOG.md by how much they changed.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+import fedbeyond
+from fedbeyond import registry, tree
+from fedbeyond.laws import simulate
+
+FILE = Path(__file__).with_name("golden.json")
+METHODS = [
+    "fedavg",
+    "fedprox(mu=0.1)",
+    "scaffold",
+    "fednova(mu=0.1)",
+    "feddyn",
+    "fedadam",
+    "fedavg+ga",
+    "fedsb(budget=3)+rc+ga",
+    "fedgca",
+    "fedadg(classify=0, align=1)",
+    "ndag(width=2, warmup=0)",
+    "feddag(width=2, warmup=1)",
+    "harmofl",
+    "elcfs",
+    "fedavg+am",
+    "moon",
+    "fedavg+dp",
+]
+NUMBERS = 4  # of a sketch
+CHANGED = "raise NUMERICS in src/fedbeyond/__init__.py, say in CHANGELOG.md by how much, then python tests/golden.py"
+
+
+def build() -> str:
+    """What rounding depends on: torch's version and the instructions that it uses on this processor."""
+    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def weights(name: str) -> tree.Tree:
+    """A method's global model after two rounds."""
+    return simulate(registry.build(name), rounds=2)[0]["server"]["model"]
+
+
+def sketch(model: tree.Tree) -> list[float]:
+    """A few random projections of a model, which all its floats enter: they tell on any machine that it changed."""
+    floats = [leaf.double().flatten() for _, leaf in sorted(tree.flatten(model).items()) if leaf.is_floating_point()]
+    vector = torch.cat(floats)
+    draws = torch.Generator().manual_seed(0)
+    directions = torch.randn(NUMBERS, len(vector), generator=draws, dtype=torch.float64)
+    return [round(float(number), 6) for number in directions @ vector]
+
+
+def write() -> None:
+    """Write what today's code gives; digests of other machines stay while NUMERICS does."""
+    torch.set_num_threads(1)
+    known = json.loads(FILE.read_text()) if FILE.exists() else {"numerics": None, "methods": {}}
+    same = known["numerics"] == fedbeyond.NUMERICS
+    entries = {}
+    for name in METHODS:
+        model, before = weights(name), known["methods"].get(name, {})
+        fresh = tree.digest(model).hex()[:16]
+        if same and before.get("digests", {}).get(build(), fresh) != fresh:
+            sys.exit(f"{name} changed: {CHANGED}")
+        others = before["digests"] if same and before else {}
+        entries[name] = {"sketch": sketch(model), "digests": others | {build(): fresh}}
+    FILE.write_text(json.dumps({"numerics": fedbeyond.NUMERICS, "methods": entries}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    write()
