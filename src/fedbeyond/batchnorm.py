@@ -50,6 +50,7 @@ def frozen(method: Method) -> Method:
         for net in nets.values():
             for _, layer in norms(net):
                 layer.register_forward_pre_hook(rest)
+                layer.frozen = True  # type: ignore[assignment]  # whoever re-estimates statistics leaves these alone
         return nets
 
     return replace(method, networks=networks)

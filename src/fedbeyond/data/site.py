@@ -83,6 +83,13 @@ class Site:
                 batch = self.augment(batch, self.rng)
             yield batch
 
+    def clean(self, count: int = 256) -> Tensor:
+        """Return up to `count` training images without augmentation: the same ones whenever it is called."""
+        images, labels = self.data["train"]
+        rng = torch.Generator().manual_seed(derive(self.seed, self.name, "clean"))  # self.rng does not advance
+        index = torch.randperm(len(labels), generator=rng)[:count].sort().values
+        return pixels(images[index].to(self.device))
+
     def measure(self, model: Tree, split: str = "val") -> dict[str, Tensor]:
         """Loss and accuracy of a model on one of the site's splits."""
         return measure(write(self.nets["model"], model), self.data[split])

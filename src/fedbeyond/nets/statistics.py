@@ -1,0 +1,42 @@
+"""Re-estimate the running statistics of BatchNorm layers from a batch of images, without training."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import norms
+
+
+@torch.no_grad()
+def refresh(net: nn.Module, x: Tensor) -> None:
+    """Set the running statistics of every BatchNorm layer to the moments of the batch `x`, in one forward pass.
+
+    A layer normalises with the moments just measured, so that later layers see updated inputs. The network is left in
+    evaluation mode. Layers that do not track statistics, or that are frozen, keep theirs; with no other layers there
+    is no forward pass.
+    """
+    net.eval()
+    layers = [layer for _, layer in norms(net) if tracks(layer)]
+    hooks = [layer.register_forward_pre_hook(_measure) for layer in layers]
+    try:
+        if layers:
+            net(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def tracks(layer: nn.modules.batchnorm._BatchNorm) -> bool:
+    """Whether a layer has running statistics that may change."""
+    return layer.running_mean is not None and not getattr(layer, "frozen", False)
+
+
+def _measure(layer: nn.Module, given: tuple[Any, ...]) -> None:
+    """Take the moments of a layer's input as its running statistics; the variance is that of the batch, biased."""
+    (h,) = given
+    assert isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    assert layer.running_mean is not None and layer.running_var is not None
+    variance, mean = torch.var_mean(h.float(), [0, *range(2, h.dim())], correction=0)
+    layer.running_mean.copy_(mean)
+    layer.running_var.copy_(variance)
