@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbeyond import NUMERICS, bench, checkpoint, experiment, files, results
+from fedbeyond import NUMERICS, bench, checkpoint, experiment, files, results, tree
 from fedbeyond.config import Config, Train
 from fedbeyond.errors import ConfigError, FederationError, StorageError
 from fedbeyond.evaluate import evaluate
@@ -54,6 +54,25 @@ def test_a_run_leaves_its_lines_its_model_and_its_times(config, tmp_path):
     best = max(lines, key=results.selection)
     model, notes = checkpoint.load(tmp_path / "best.safetensors")
     assert notes == {"round": best["round"]} and set(model) == {"params", "buffers"}
+
+
+def test_re_estimated_statistics_change_no_round_and_are_scored_beside_the_average(config, tmp_path):
+    """Also where not every round is evaluated: training never sees them."""
+    averaged = finish(config, tmp_path / "average")
+    for every in (1, 3):
+        train = replace(config.train, batchnorm="reestimate", evaluate_every=every)
+        anew = finish(replace(config, train=train), tmp_path / f"every-{every}")
+        states = [tmp_path / name / "checkpoint.safetensors" for name in ("average", f"every-{every}")]
+        one, other = (checkpoint.load(path)[0] for path in states)
+        assert tree.digest(one) == tree.digest(other)
+        assert anew[-1]["scores_average"] == averaged[-1]["scores"] != anew[-1]["scores"]
+    last, _ = checkpoint.load(tmp_path / "every-3" / "last.safetensors")
+    server = one["state"]["server"]["model"]
+    assert all(torch.equal(last["params"][name], server["params"][name]) for name in server["params"])
+    assert not torch.equal(last["buffers"]["body.1.running_mean"], server["buffers"]["body.1.running_mean"])
+    setup = experiment.prepare(config)
+    net = write(setup.nets["model"], last)
+    assert evaluate(net, setup.tests["sketch"]) == anew[-1]["scores"]["sketch"]["test"]
 
 
 def test_a_run_that_is_done_plays_nothing_more(config, tmp_path, want):

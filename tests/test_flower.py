@@ -21,7 +21,7 @@ from fedbeyond.gate import Failure
 from fedbeyond.host import Host, Machine, reply, respond
 from fedbeyond.laws import simulate, simulator, toy
 from fedbeyond.laws.faults import Faulty
-from fedbeyond.letters import ASK, ENROL, EVALUATE, FAILURE, REPLY, Letter, opened
+from fedbeyond.letters import ASK, ENROL, EVALUATE, FAILURE, MEASURE, REPLY, Letter, opened
 from fedbeyond.setting import dataset
 from grids import Nodes
 from settings import SMALL
@@ -93,6 +93,39 @@ def test_a_run_writes_the_files_of_the_simulator_guests_included(config, method,
     play(config, federation(tmp_path / "sites"), tmp_path / "flower")
     same_files(tmp_path / "simulated", tmp_path / "flower")
     assert "sketch" in experiment.lines(tmp_path / "flower")[-1]["scores"]
+
+
+@pytest.mark.parametrize("method", ["fedavg+ga", "arfl", "local"])  # weights of the server, of its own, of each alone
+def test_statistics_measured_at_sites_are_those_of_the_simulator(config, method, tmp_path):
+    """One exchange a layer: here each site is made anew for each of them."""
+    config = replace(config, method=method, train=Train(rounds=2, batch_size=8, batchnorm="reestimate"))
+    list(experiment.run(experiment.prepare(config), tmp_path / "simulated"))
+    play(config, federation(tmp_path / "sites"), tmp_path / "flower")
+    same_files(tmp_path / "simulated", tmp_path / "flower")
+    line = experiment.lines(tmp_path / "flower")[-1]
+    assert line["left"]["photo"]["statistics"].keys() == {"moments"} and "sketch" in line["scores_average"]
+    assert not list((tmp_path / "sites").rglob("*.evaluated"))  # no site keeps the model
+
+
+def test_a_site_that_lacks_the_model_to_be_measured_says_so(config, tmp_path):
+    config = replace(config, train=Train(rounds=2, batch_size=8, batchnorm="reestimate"))
+    grid = federation(tmp_path / "sites", guests=())
+    body = {"wanted": {"body.1": torch.empty(0)}, "known": {}, "remaining": torch.tensor(0)}
+    notes = network_notes(config) | {"round": 0, "kind": "statistics"}
+    (answer,) = [a for _, a in flower.Lines(grid, 1)._exchange({98: Letter(MEASURE, notes, body)})]
+    assert answer.subject == FAILURE and "has not received the model" in answer.notes["reason"]
+
+
+def test_a_sites_policy_can_refuse_statistics_where_a_network_has_any(config, tmp_path):
+    config = replace(config, method="fedavg", train=Train(rounds=1, batch_size=8, batchnorm="reestimate"))
+    grid = federation(tmp_path / "sites", guests=())
+    (tmp_path / "policy.toml").write_text('sends = ["parameters"]\n')
+    grid.apps[98][1]["policy"] = str(tmp_path / "policy.toml")
+    with pytest.raises(FederationError, match=r"photo: PolicyError: .* sends statistics.*norm=group"):
+        play(config, grid, tmp_path / "run", guests=())
+    play(replace(config, network="convnet(width=4, norm=group)"), grid, tmp_path / "group", guests=())
+    (line,) = experiment.lines(tmp_path / "group")
+    assert "statistics" not in line["left"]["photo"] and "scores_average" not in line
 
 
 def test_several_clients_of_a_domain_are_several_machines(config, tmp_path):

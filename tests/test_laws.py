@@ -6,6 +6,7 @@ from itertools import chain
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from fedbeyond import registry, tree
@@ -21,18 +22,21 @@ from fedbeyond.laws import (
     fault_tolerant,
     portable,
     pure,
+    reestimable,
     reference,
     resumable,
     sampled,
     storable,
     summable,
     symmetric,
+    toy,
 )
 from fedbeyond.losses import cross_entropy
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.methods.scaffold import scaffold
 from fedbeyond.nets import read
 from fedbeyond.optimizers import sam
+from fedbeyond.reestimation import reestimated
 from fedbeyond.server import Request, Server, Weighting, mean
 from fedbeyond.spelling import parse, spell
 from settings import FAINT, REFUSED, SHARP, SMALL, SWITCHES
@@ -183,6 +187,33 @@ def test_what_could_do_with_sums_says_so(name):
 
 
 # negative controls: each broken method fails the law that should catch it
+
+
+def test_a_network_that_draws_while_it_is_evaluated_cannot_be_re_estimated():
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return x + torch.randn_like(x)
+
+    def network(task):
+        net = toy.tiny(task)
+        net.body = nn.Sequential(Noisy(), *net.body)
+        return {"model": net}
+
+    with pytest.raises(LawBroken, match="a second re-estimation gives other statistics"):
+        reestimable(lambda: replace(fedavg(), networks=network))
+
+
+def test_a_method_that_evaluates_another_model_each_time_cannot_be_re_estimated(monkeypatch):
+    """Whoever measures must leave parameters alone."""
+
+    def moved(models, *given):
+        outcome = reestimated(models, *given)
+        params = tree.scale(2.0, outcome.models["model"]["params"])
+        return outcome._replace(models={"model": outcome.models["model"] | {"params": params}})
+
+    monkeypatch.setattr("fedbeyond.laws.statistics.reestimated", moved)
+    with pytest.raises(LawBroken, match="re-estimation changes more than running statistics"):
+        reestimable(fedavg)
 
 
 def forgets_nothing():

@@ -39,13 +39,14 @@ def test_every_method_over_two_workers_equals_the_simulator_bit_for_bit(name):
         assert all(torch.equal(flat[key], other[key]) for key in flat)
 
 
-def test_a_run_with_workers_writes_the_same_files_and_can_go_on_without_them(tmp_path):
+@pytest.mark.parametrize("batchnorm", ["average", "reestimate"])
+def test_a_run_with_workers_writes_the_same_files_and_can_go_on_without_them(tmp_path, batchnorm):
     config = Config(
         method="fedavg+ga",
         target="sketch",
         data="styles(share=0.05)",
         network="convnet(width=4)",
-        train=Train(rounds=3, batch_size=8, test=0.2),
+        train=Train(rounds=3, batch_size=8, test=0.2, batchnorm=batchnorm),
     )
     list(experiment.run(experiment.prepare(config), tmp_path / "one"))
     begun = experiment.run(experiment.prepare(config, workers=2), tmp_path / "two")

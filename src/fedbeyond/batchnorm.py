@@ -1,4 +1,4 @@
-"""What becomes of BatchNorm under any method: averaged as all else, kept by each site, or frozen.
+"""What becomes of BatchNorm under any method: averaged as all else, measured anew, kept by each site, or frozen.
 
 `local` is FedBN (Li, Jiang, Zhang, Kamp, Dou; ICLR 2021; https://arxiv.org/abs/2102.07623). `frozen` is what
 DomainBed calls freeze_bn. Layers are found by their type, never by their name.
@@ -12,16 +12,27 @@ from torch import nn
 
 from .client import Handler
 from .data.site import Site
+from .errors import ConfigError
 from .method import Method
 from .nets import Networks, Task, norms
 from .tree import Tree
 
-Policy = Literal["average", "local", "frozen"]
+Policy = Literal["average", "reestimate", "local", "frozen"]
 
 
 def average(method: Method) -> Method:
     """Numbers of BatchNorm travel and are averaged as all others: the method as it is."""
     return method
+
+
+def reestimate(method: Method) -> Method:
+    """Train as under `average`; measure the statistics of models that are evaluated anew (see reestimation.py)."""
+    if method.privacy:
+        raise ConfigError(
+            "train.batchnorm = 'reestimate' sends moments of a site's images, to which dp adds no noise; set "
+            "train.batchnorm = 'average', or use a network without BatchNorm, as in convnet(norm=group)"
+        )
+    return replace(method, reestimate=True)
 
 
 def local(method: Method) -> Method:
@@ -56,7 +67,12 @@ def frozen(method: Method) -> Method:
     return replace(method, networks=networks)
 
 
-POLICIES: dict[Policy, Callable[[Method], Method]] = {"average": average, "local": local, "frozen": frozen}
+POLICIES: dict[Policy, Callable[[Method], Method]] = {
+    "average": average,
+    "reestimate": reestimate,
+    "local": local,
+    "frozen": frozen,
+}
 
 
 def rest(layer: nn.Module, given: object) -> None:

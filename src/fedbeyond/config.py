@@ -67,7 +67,6 @@ LATER = (
     "disjoint",
     "split",
     "transform",
-    "batchnorm",
     "test",
     "evaluate_every",
     "precision",
@@ -91,7 +90,7 @@ class Train:
     clients_per_round: Count | None = None  # None: all
     quorum: Count | None = None  # None: all but one, at least two
     transform: Choice = "none"  # of training images, before the method's own
-    batchnorm: Literal["average", "local", "frozen"] = "average"
+    batchnorm: Literal["average", "reestimate", "local", "frozen"] = "average"
     precision: Literal["float32", "bfloat16"] = "float32"  # of products; what is stored and sent is float32
     compile: bool = False  # networks by torch's compiler
     target_part: Literal["whole", "test"] = "whole"  # of the unseen domain; test: the field's own test part

@@ -2,11 +2,10 @@
 
 import fcntl
 import json
-import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,13 +21,17 @@ from .data.pooling import POOLED, pool
 from .data.site import Site
 from .data.splits import sources as left
 from .errors import BusyError, ConfigError, StorageError
+from .evaluation import Evaluation, evaluated
 from .federation import Engine, Simulator, participants, play, start
 from .files import note, storing
 from .flops import Counting
-from .gate import Gate, Left
-from .judging import Judges, judged, judges_here
+from .gate import Failure, Gate, Left
+from .judging import Judges, Models, judged, judges_here
 from .method import Method
 from .nets import Networks, Task
+from .nets.moments import Levels, levels
+from .privacy import spent
+from .reestimation import Outcome, reestimated
 from .results import RESULTS, TIMES, Line
 from .server import Round
 from .setting import (
@@ -49,6 +52,8 @@ from .stopwatch import part
 from .tree import Tree
 from .workers import Workers
 
+LAST = "last.safetensors"  # the model that was evaluated last, where it is not that of the checkpoint
+
 
 class Experiment(NamedTuple):
     """Everything a run needs, made from its configuration."""
@@ -65,6 +70,7 @@ class Experiment(NamedTuple):
     owns: Mapping[str, Split] = {}  # what each client keeps apart for an in-domain test
     device: str = "cpu"
     begin: Callable[[], Tree] = dict  # the networks that the server holds, as they are before the first round
+    levels: Levels = ()  # BatchNorm layers whose statistics are re-estimated before models are evaluated
 
 
 def prepare(config: Config, device: str = "cpu", workers: int = 1) -> Experiment:
@@ -101,7 +107,8 @@ def prepare(config: Config, device: str = "cpu", workers: int = 1) -> Experiment
         engine = Workers(method.client, sites, workers, splits, device)
         judges = engine.judges(homes)
     begin = partial(beginnings, method, task, config.seed)
-    return Experiment(config, method, nets, engine, gate, judges, vals, tests, homes, owns, device, begin)
+    measured = levels(nets["model"], shape) if method.reestimate else ()
+    return Experiment(config, method, nets, engine, gate, judges, vals, tests, homes, owns, device, begin, measured)
 
 
 def place(out: Path, config: Config) -> Path:
@@ -171,7 +178,7 @@ def rounds(experiment: Experiment, folder: Path, state: Tree, first: int, save: 
         last = number + 1 == total
         counting = Counting(federation) if last and isinstance(federation, Simulator | Workers) else None
         state, minutes = play(experiment.method, state, now, counting or federation, experiment.gate)
-        line = describe(experiment, number, state, minutes)
+        line, model = describe(experiment, now, state, minutes)
         results.append(folder / RESULTS, line)  # before the checkpoint: what has none is trimmed and redone
         spent: Line = {"round": number, "seconds": round(time.perf_counter() - began, 4)}
         if counting:
@@ -180,7 +187,9 @@ def rounds(experiment: Experiment, folder: Path, state: Tree, first: int, save: 
         results.append(folder / TIMES, {key: line[key] for key in ("method", "target", "seed")} | spent)
         played.append(line)
         if "scores" in line and results.chosen(played) is line:
-            save(folder / "best.safetensors", state["server"]["model"], round=number)
+            save(folder / "best.safetensors", model, round=number)
+        if "scores" in line and experiment.levels:
+            save(folder / LAST, model, round=number)  # the checkpoint holds it as it is trained on
         save(folder / "checkpoint.safetensors", {"state": state, "slots": federation.state()}, rounds=number + 1)
         yield line
 
@@ -224,44 +233,59 @@ def _hold(lock: IO[str], folder: Path) -> None:
     raise BusyError(f"{folder} is in use by another process; wait for it or choose another --out")
 
 
-def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str, Any]) -> Line:
-    """The line of a round: how good the global model is everywhere, if it is time to judge, and what happened."""
-    config, train = experiment.config, experiment.config.train
-    due = (number + 1) % train.evaluate_every == 0 or number + 1 == train.rounds
-    with part("evaluation"):
-        scores, absent = experiment.judges(experiment.method.judged(state["server"]), number) if due else ({}, [])
+def describe(experiment: Experiment, now: Round, state: Tree, minutes: dict[str, Any]) -> tuple[Line, Tree]:
+    """The line of a round: how good the global model is everywhere, if it is time to judge, and what happened.
+
+    With it the model as it was evaluated.
+    """
+    config, train, number = experiment.config, experiment.config.train, now.number
+    found = Evaluation({}, {}, [])
+    if (number + 1) % train.evaluate_every == 0 or number + 1 == train.rounds:
+        with part("evaluation"):
+            models = experiment.method.judged(state["server"])
+            found = evaluated(models, number, experiment.judges, anew(experiment, now, minutes))
+    if found.outcome:
+        minutes["left"] += found.outcome.left
+        minutes["down"].update(found.outcome.received)
+        minutes["aside"] += _named("statistics", found.outcome.rejected)
     numbers = told(state["weighting"]) | told(state["server"])
     numbers |= spent(experiment.method, state["post"], experiment.federation.answered)
-    return {
+    line = {
         "method": config.method,
         "target": config.target,
         "seed": config.seed,
         "setting": config.setting(),
         "round": number,
         "rounds": config.train.rounds,
-        **({"scores": scores} if due else {}),
+        **found.scores,
         "weights": minutes["weights"] or numbers.get("weights", {}),
         "told": numbers,
-        "aside": minutes["aside"] + [{"site": f.client, "request": "evaluate", "reason": f.reason} for f in absent],
+        "aside": minutes["aside"] + _named("evaluate", found.absent),
         "left": _ledger(minutes["left"]),
         "down": dict(minutes["down"]),
         "kept": dict(experiment.federation.kept),
     }
+    return line, found.models.get("model", state["server"]["model"])
+
+
+def anew(experiment: Experiment, now: Round, minutes: dict[str, Any]) -> Callable[[Models, int], Outcome] | None:
+    """How the statistics of this round's models are re-estimated, if they are: sites count as they did in training."""
+    if not experiment.levels:
+        return None
+    federation = experiment.federation
+    weights = minutes["weights"] or {name: float(federation.sizes[name]) for name in now.clients}
+    return lambda models, number: reestimated(
+        models, experiment.levels, weights, federation.measure, experiment.gate, number
+    )
+
+
+def _named(request: str, failures: Iterable[Failure]) -> list[dict[str, str]]:
+    return [{"site": failure.client, "request": request, "reason": failure.reason} for failure in failures]
 
 
 def told(state: Tree) -> dict[str, Any]:
     """The small numbers that a method keeps under "told", for whoever reads the results."""
     return tree.map(lambda leaf: leaf.item(), state.get("told", {}))  # type: ignore[no-any-return]
-
-
-def spent(method: Method, post: Tree, answered: Mapping[str, int]) -> dict[str, float]:
-    """Epsilon of who was asked most so far, whether or not it answered; nothing where nothing is promised.
-
-    A site that was asked again otherwise, in a round that was played again, has answered more often.
-    """
-    most = max((int(count) for count in (*post["asked"].values(), *answered.values())), default=0)
-    value = method.privacy.epsilon(most) if method.privacy else math.inf
-    return {"epsilon": value} if math.isfinite(value) else {}
 
 
 def _ledger(left: list[Left]) -> dict[str, dict[str, dict[str, int]]]:

@@ -43,10 +43,12 @@ def export(run: Path, out: Path, select: str = "source-validation", onnx: bool =
     setup = experiment.prepare(config)
     if setup.method.judged is not the_model:
         raise ConfigError(f"{config.method} makes a model at each site and none of all; there is nothing to export")
-    if select == "last":
-        model = checkpoint.load(run / "checkpoint.safetensors")[0]["state"]["server"]["model"]
-    else:
+    if select == "source-validation":
         model = checkpoint.load(run / "best.safetensors")[0]
+    elif (run / experiment.LAST).exists():  # with the statistics that it was evaluated with
+        model = checkpoint.load(run / experiment.LAST)[0]
+    else:
+        model = checkpoint.load(run / "checkpoint.safetensors")[0]["state"]["server"]["model"]
     told = card(setup, line)
     net = rebuilt(told, model)
     told["temperature"] = temperature(net, list(setup.vals.values()))

@@ -15,6 +15,7 @@ from .gate import Failure, Gate, finite
 from .hearing import Federation as Federation
 from .hearing import heard
 from .method import Method
+from .reestimation import Passes
 from .server import Post, Reply, Request, Round
 from .stopwatch import part
 from .tree import Tree
@@ -43,6 +44,9 @@ class Engine(Federation, Protocol):
 
     def restore(self, saved: Tree) -> None:
         """Go on from what a checkpoint held of them."""
+
+    def measure(self, request: Request, number: int) -> Mapping[str, Reply | Failure]:
+        """Ask sites for moments of a model after a round; it changes nothing that they keep."""
 
     def close(self) -> None:
         """Let go of what it needs only while a run goes on."""
@@ -106,6 +110,7 @@ class Simulator:
 
     def __init__(self, client: Client, sites: list[Site]) -> None:
         self.client, self.sites = client, {site.name: site for site in sorted(sites, key=lambda s: s.name)}
+        self.passes = Passes(self.sites)
         self.enrol()
 
     def enrol(self) -> None:
@@ -134,8 +139,11 @@ class Simulator:
     def restore(self, saved: Tree) -> None:
         self.slots = saved
 
+    def measure(self, request: Request, number: int) -> dict[str, Reply | Failure]:
+        return self.passes.measure(request, number)
+
     def close(self) -> None:
-        """It is this process, which goes on."""
+        self.passes.close()
 
     def ask(self, request: Request, post: Post) -> dict[str, Reply | Failure]:
         return dict(self.stream(request, post))

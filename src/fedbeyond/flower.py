@@ -29,9 +29,14 @@ from .checkpoint import pack
 from .config import parse
 from .gate import Failure
 from .host import Machine, respond
-from .letters import ASK, ENROL, EVALUATE, Letter, failure, opened
+from .letters import ASK, ENROL, EVALUATE, MEASURE, Letter, failure, opened
 
-TYPES = {ENROL: "query.enrol", ASK: "train.ask", EVALUATE: "evaluate.models"}  # as Flower names and routes them
+TYPES = {  # as Flower names and routes them
+    ENROL: "query.enrol",
+    ASK: "train.ask",
+    EVALUATE: "evaluate.models",
+    MEASURE: "evaluate.moments",
+}
 PAUSE = 0.5  # seconds between two looks for answers
 TREE, NOTES = "tree", "notes"
 

@@ -18,11 +18,13 @@ from .data.site import Site
 from .data.splits import holdings, left_out
 from .errors import ConfigError, DataError, FederationError, StorageError
 from .judging import measured
-from .letters import ASK, ENROL, EVALUATE, REPLY, Letter, failure
+from .letters import ASK, ENROL, EVALUATE, MEASURE, REPLY, Letter, failure
 from .machine import Machine as Machine
 from .method import Method
 from .nets import Task
+from .nets.moments import tracked
 from .policy import Policy, audit
+from .reestimation import moments_of
 from .server import Post, Request
 from .setting import dataset, method_of, networks, of_a_site, public, require, rules
 from .tree import Tree
@@ -58,6 +60,8 @@ def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Hos
     facts |= {"classes": list(domains.classes), "domain": machine.domain or machine.site}
     if machine.role == "guest":
         return Host(machine.site, method, None, nets["model"], data, machine.folder, facts, policy)
+    if method.reestimate and tracked(nets["model"]):
+        policy.measure()
     policy.enough(len(data["train"][1]))
     judged = {part: split for part, split in data.items() if part != "train"}
     facts |= {"images": {part: len(split[1]) for part, split in data.items()}}
@@ -202,6 +206,8 @@ def reply(host: Host, letter: Letter) -> Letter:
         models = {str(name): letter.body[str(place)] for place, name in enumerate(notes["models"])}
         scores = measured(host.net, models, host.name, host.splits)
         return Letter(REPLY, {"client": host.name, "scores": scores})
+    if letter.subject == MEASURE and host.site is not None:
+        return _moments(host, path.with_suffix(".evaluated"), letter)
     if letter.subject != ASK or host.site is None:
         raise FederationError(f"{host.name!r} does not answer {letter.subject!r}: its role is {host.facts['role']}")
     request = Request(str(notes["kind"]), letter.body, (host.name,))
@@ -215,6 +221,25 @@ def reply(host: Host, letter: Letter) -> Letter:
     if host.method.privacy:
         told |= {"answers": counted(host, path.with_suffix(".answers"), answered.body)}
     return Letter(REPLY, told, answered.body)
+
+
+def _moments(host: Host, path: Path, letter: Letter) -> Letter:
+    """Answer for one level of BatchNorm layers; the model comes with the first, and is kept for those after it."""
+    assert host.site
+    number, body = int(letter.notes["round"]), letter.body
+    if "model" in body:
+        with files.storing(host.folder):
+            host.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        checkpoint.save(path, body["model"], round=number)
+    if not path.exists():
+        raise FederationError(f"{host.name} has not received the model whose moments are asked for")
+    model, notes = checkpoint.load(path)
+    if notes["round"] != number:
+        raise FederationError(f"{host.name} keeps the model of round {notes['round']}, not of round {number}")
+    answered = moments_of(host.site, model, Request(str(letter.notes["kind"]), body, (host.name,)))
+    if not body["remaining"]:
+        path.unlink(missing_ok=True)
+    return Letter(REPLY, {"client": answered.client, "weight": answered.weight}, answered.body)
 
 
 def counted(host: Host, path: Path, body: Tree) -> int:

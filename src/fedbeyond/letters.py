@@ -11,13 +11,13 @@ from . import tree
 from .checkpoint import pack, unpack
 from .tree import Tree
 
-ENROL, ASK, EVALUATE, REPLY, FAILURE = "enrol", "ask", "evaluate", "reply", "failure"
+ENROL, ASK, EVALUATE, MEASURE, REPLY, FAILURE = "enrol", "ask", "evaluate", "measure", "reply", "failure"
 
 
 class Letter(NamedTuple):
     """One message, to a site or from it."""
 
-    subject: str  # enrol, ask or evaluate; of an answer: reply or failure
+    subject: str  # enrol, ask, evaluate or measure; of an answer: reply or failure
     notes: dict[str, Any]
     body: Tree = {}  # noqa: RUF012 (never written to)
 

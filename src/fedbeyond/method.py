@@ -84,6 +84,7 @@ class Method:
     public: bool = False  # every site also holds the same images without labels, `site.data["public"]`
     sums: bool = False  # the server needs no more than weighted means of what the sites send, never a single reply
     privacy: Privacy | None = None  # what is promised of what leaves a site
+    reestimate: bool = False  # BatchNorm statistics of evaluated models are measured anew at the sites
 
     @property
     def sealed(self) -> bool:

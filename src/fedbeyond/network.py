@@ -13,8 +13,9 @@ from .experiment import Experiment, belongs
 from .gate import Failure, Gate
 from .host import playable, unweighted
 from .judging import Judgement, Models, of_a_client
-from .letters import ASK, ENROL, EVALUATE, REPLY, Letter
+from .letters import ASK, ENROL, EVALUATE, MEASURE, REPLY, Letter
 from .nets import Task
+from .nets.moments import levels
 from .server import Post, Reply, Request
 from .setting import beginnings, networks, outlines
 from .tree import Tree
@@ -76,6 +77,11 @@ class Network:
         letters = {name: self._letter(request, post.to(name), name) for name in request.to}
         return {name: self._reply(name, answer) for name, answer in self.carrier.carry(letters).items()}
 
+    def measure(self, request: Request, number: int) -> dict[str, Reply | Failure]:
+        about = {"kind": request.kind, "round": number}
+        letters = {name: Letter(MEASURE, self._notes(name) | about, request.body) for name in request.to}
+        return {name: _replied(name, answer) for name, answer in self.carrier.carry(letters).items()}
+
     def judge(self, models: Models, number: int) -> Judgement:
         """Everybody measures the models on images of their own: sites validate, guests test."""
         body = {str(place): model for place, model in enumerate(models.values())}
@@ -111,9 +117,9 @@ class Network:
         try:
             self._kept[name] = int(letter.notes["kept"])
             self._answered[name] = int(letter.notes.get("answers", 0))
-            return Reply(letter.notes["client"], letter.body, letter.notes["weight"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             return Failure(name, f"sent notes that make no sense: {type(error).__name__}: {error}")
+        return _replied(name, letter)
 
 
 def prepare(
@@ -142,7 +148,8 @@ def prepare(
     gate = Gate(method.sends, outlines(method, nets), engine.sizes, config.train.quorum)
     homes = {name: str(facts["domain"]) for name, facts in engine.facts.items()}
     begin = partial(beginnings, method, task, config.seed)
-    return Experiment(config, method, nets, engine, gate, engine.judge, {}, {}, homes, begin=begin)
+    anew = levels(nets["model"], task.shape) if method.reestimate else ()
+    return Experiment(config, method, nets, engine, gate, engine.judge, {}, {}, homes, begin=begin, levels=anew)
 
 
 def told(config: Config) -> dict[str, Any]:
@@ -195,6 +202,17 @@ def agreed(answers: Answers, sites: Sequence[str], guests: Sequence[str]) -> dic
                     f"{name} has {key} {own.get(key)}, the federation needs {value}; mend it there, then submit again"
                 )
     return first
+
+
+def _replied(name: str, answer: Letter | Failure) -> Reply | Failure:
+    """A site's reply, if it sent one."""
+    letter = _read(name, answer)
+    if isinstance(letter, Failure):
+        return letter
+    try:
+        return Reply(letter.notes["client"], letter.body, letter.notes["weight"])
+    except KeyError as error:
+        return Failure(name, f"sent notes that make no sense: {type(error).__name__}: {error}")
 
 
 def _read(name: str, answer: Letter | Failure) -> Letter | Failure:

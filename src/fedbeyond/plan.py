@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from . import registry, setting, tree
 from .bench import grid, require_methods
@@ -21,6 +22,7 @@ from .errors import ConfigError, MissingError
 from .method import Method
 from .nets import Classifier, Task, read
 from .nets import weights as files
+from .nets.moments import levels, tracked
 from .privacy import promise
 from .spelling import parse, unseen_domains
 
@@ -136,10 +138,21 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
             for name, sent in names.items():
                 size = tree.size(sent.like(shared, {}))
                 told.append(f"  {name:16} {sent.kind:12} {size:12,} bytes  (in answer to {kind!r})")
+        told += statistics(method, nets["model"], shape)
         told.append(f"  the server needs {'sums of these' if method.sums else 'the reply of each site'}")
         promised = promise(method, cell.train.rounds)
         told += [f"  {promised}"] if promised else []
         yield told
+
+
+def statistics(method: Method, net: nn.Module, shape: tuple[int, ...]) -> Iterator[str]:
+    """What leaves a site, and how often it is asked, where BatchNorm statistics are re-estimated."""
+    measured = levels(net, shape) if method.reestimate else ()
+    if measured:
+        channels = sum(layer.num_features for layer in tracked(net).values())
+        yield f"  {'moments':16} {'statistics':12} {8 * channels:12,} bytes  (in answer to 'statistics')"
+        many = f"{len(measured)} exchange{'s' if len(measured) > 1 else ''}"
+        yield f"  BatchNorm is re-estimated in {many} after each round that is evaluated"
 
 
 def sources(method: Method, config: Config, found: Domains | Outline) -> int:

@@ -108,6 +108,15 @@ class Policy:
                 f"allows {self.most_epsilon:g}"
             )
 
+    def measure(self) -> None:
+        """Refuse to send moments of a network's layers, if statistics may not leave."""
+        if self.sends is not None and "statistics" not in self.sends:
+            raise PolicyError(
+                "train.batchnorm = 'reestimate' sends statistics, means and deviations of layers' inputs; the site's "
+                f"policy lets {', '.join(self.sends) or 'nothing'} leave. Set train.batchnorm = 'average', or use a "
+                "network without BatchNorm, as in convnet(norm=group)"
+            )
+
     def judge(self) -> None:
         """Refuse to say how good a model is, if the site does not want to."""
         if not self.scores:

@@ -1,10 +1,12 @@
 """What noise promises: epsilon as an established accountant counts it, and the promise in words."""
 
 import math
+from collections.abc import Mapping
 from functools import cache
 
 from .errors import ConfigError
 from .method import Method
+from .tree import Tree
 
 FINENESS = 1e-4  # to which epsilon is found, above 1 in proportion; always from above
 
@@ -39,3 +41,13 @@ def promise(method: Method, rounds: int) -> str | None:
         f"epsilon {spent:.3g} at delta {method.privacy.delta:g} for all data of a site, in {rounds} rounds of at most "
         f"{len(method.sends)} ({answers} answers); numbers of images and scores leave without noise"
     )
+
+
+def spent(method: Method, post: Tree, answered: Mapping[str, int]) -> dict[str, float]:
+    """Epsilon of who was asked most so far, whether or not it answered; nothing where nothing is promised.
+
+    A site that was asked again otherwise, in a round that was played again, has answered more often.
+    """
+    most = max((int(count) for count in (*post["asked"].values(), *answered.values())), default=0)
+    value = method.privacy.epsilon(most) if method.privacy else math.inf
+    return {"epsilon": value} if math.isfinite(value) else {}

@@ -100,6 +100,10 @@ class Workers:
             slots[name] = found["slots"]
             yield name, Reply(notes["client"], found["body"], notes["weight"]), notes["flops"]
 
+    def measure(self, request: Request, number: int) -> dict[str, Reply | Failure]:
+        """Measured in this process, on one core: one pass a site, which could not wait in a process shared by many."""
+        return self.here.measure(request, number)
+
     def judges(self, homes: Mapping[str, str]) -> Judges:
         """Judges who share out what there is to look at."""
 
@@ -120,6 +124,7 @@ class Workers:
         if self._crew:
             self._crew.close()
         self._crew = None
+        self.here.close()
 
     def _begin(self, place: int) -> None:
         """In a worker, before its first task: each has a core of its own, if there are enough, or a GPU."""

@@ -12,7 +12,6 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from .. import tree
 from ..client import answer
@@ -25,16 +24,15 @@ from ..server import Post, Reply, Request, Round, by_size, uniform
 from ..shelf import Shelf
 from ..tree import Tree
 from . import toy
+from .compare import LawBroken as LawBroken
+from .compare import ensure_close, ensure_equal
 from .faults import FAULTS, FAULTY, Fault, Faulty, Remembering, Wire, across
 from .retold import backwards, blended
+from .statistics import ensure_reestimable
 
 Factory = Callable[[], Method]
 Law = Callable[[Factory], None]
 ROUNDS = 3
-
-
-class LawBroken(AssertionError):
-    """A method does what no method may do."""
 
 
 def simulate(
@@ -81,7 +79,7 @@ def simulator(method: Method) -> Simulator:
 def deterministic(make: Factory) -> None:
     """Two runs with one seed are equal, bit for bit, though the method has been used before."""
     first, _, _, method = reference(make)
-    _equal(first, simulate(method)[0], "a second run of the same method gives other numbers")
+    ensure_equal(first, simulate(method)[0], "a second run of the same method gives other numbers")
     if not all(bool(torch.isfinite(leaf).all()) for leaf in tree.leaves(first)):
         raise LawBroken("the state has numbers that are not finite")
 
@@ -94,7 +92,7 @@ def storable(make: Factory) -> None:
             restored = tree.unflatten(tree.flatten(one))
         except (AttributeError, TypeError, ValueError) as error:
             raise LawBroken(f"the state of {what} cannot be flattened: {error}") from None
-        _equal(restored, one, f"the state of {what} does not survive flattening")
+        ensure_equal(restored, one, f"the state of {what} does not survive flattening")
 
 
 def resumable(make: Factory) -> None:
@@ -113,20 +111,20 @@ def resumable(make: Factory) -> None:
         if number == ROUNDS - 1 and (several or shelf.entries):  # the server stops before it has written this round
             play(method, state, now, federation, toy.gate(method))
         state, _ = play(method, state, now, federation, toy.gate(method))
-    _equal(state, want, "a run that was stopped and resumed gives other numbers")
+    ensure_equal(state, want, "a run that was stopped and resumed gives other numbers")
 
 
 def portable(make: Factory) -> None:
     """Bytes on a wire, answers in any order: the same numbers as in one process."""
     want, method = reference(make).state, make()
     got = simulate(method, federation=Wire(simulator(method)))[0]
-    _equal(got, want, "sent as bytes, in another order, the run gives other numbers")
+    ensure_equal(got, want, "sent as bytes, in another order, the run gives other numbers")
 
 
 def symmetric(make: Factory) -> None:
     """The order of the clients does not matter, but for rounding."""
     got = simulate(backwards(make()))[0]
-    _close(got, reference(make).state, "with replies in the opposite order the run gives other numbers")
+    ensure_close(got, reference(make).state, "with replies in the opposite order the run gives other numbers")
 
 
 def summable(make: Factory) -> None:
@@ -135,7 +133,7 @@ def summable(make: Factory) -> None:
         return
     for even in (False, True):
         with suppress(LawBroken, LookupError):  # a weighting may look for a reply where nothing is
-            return _close(simulate(blended(make(), even))[0], reference(make).state, "other numbers")
+            return ensure_close(simulate(blended(make(), even))[0], reference(make).state, "other numbers")
     raise LawBroken("it says that it needs sums alone, but without single replies the run gives other numbers")
 
 
@@ -152,7 +150,7 @@ def sampled(make: Factory) -> None:
         return simulate(method, rounds, Wire(federation) if wire else federation, asked=2, quorum=1)[0]
 
     try:
-        _equal(some(wire=True), some(wire=False), "with some sites a round, another order gives other numbers")
+        ensure_equal(some(wire=True), some(wire=False), "with some sites a round, another order gives other numbers")
         simulate(make(), rounds, asked=1)
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise LawBroken(f"a round with some of the sites ends in {type(error).__name__}: {error}") from error
@@ -189,7 +187,13 @@ def fault_tolerant(make: Factory, faults: Sequence[Fault] = FAULTS) -> None:
         want = before.with_fault("absent", kind, number)
         for fault in faults:
             got = before.with_fault(fault, kind, number)
-            _equal(got, want, f"a site that {fault} in round {number} changes more than its absence would")
+            ensure_equal(got, want, f"a site that {fault} in round {number} changes more than its absence would")
+
+
+def reestimable(make: Factory) -> None:
+    """Re-estimated BatchNorm statistics do not depend on where or in which order sites measure; all else stays."""
+    state, _, _, method = reference(make)
+    ensure_reestimable(method, method.judged(state["server"]))
 
 
 def alive(make: Factory, against: Sequence[Factory] = ()) -> None:
@@ -214,6 +218,7 @@ LAWS: dict[str, Law] = {
         pure,
         declared,
         fault_tolerant,
+        reestimable,
     )
 }
 
@@ -242,21 +247,6 @@ def _rivals(base: Factory) -> list[Tree]:
     method = base()
     weighted = [replace(method, weighting=rule) for rule in (by_size, uniform) if method.weighting]
     return [simulate(one)[0]["server"]["model"]["params"] for one in (method, *weighted)]
-
-
-def _equal(got: Tree, want: Tree, complaint: str) -> None:
-    a, b = tree.flatten(got), tree.flatten(want)
-    differing = sorted({*a, *b} - {name for name in a.keys() & b.keys() if torch.equal(a[name], b[name])})
-    if differing:
-        raise LawBroken(f"{complaint} ({', '.join(differing[:3])})")
-
-
-def _close(got: Tree, want: Tree, complaint: str) -> None:
-    def compare(a: Tensor, b: Tensor) -> None:
-        if not torch.allclose(a, b, rtol=1e-3, atol=1e-4):
-            raise LawBroken(complaint)
-
-    tree.map(compare, got, want)
 
 
 class _Midway:
@@ -295,6 +285,6 @@ class _Watchful(Simulator):
             before = deepcopy({"received": request.body, "private": self.slots[name]})
             reply, slots = answer(self.client, self.sites[name], self.slots[name], request, post)
             after = {"received": request.body, "private": self.slots[name]}
-            _equal(after, before, f"the handler of {request.kind!r} changed what it was given")
+            ensure_equal(after, before, f"the handler of {request.kind!r} changed what it was given")
             self.slots[name] = slots
             yield name, reply

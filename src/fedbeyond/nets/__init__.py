@@ -1,9 +1,10 @@
 """Networks as features and a head, and the two functions that turn a network into a tree and back."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import torch
 from pydantic import Field
@@ -26,6 +27,9 @@ class Task(NamedTuple):
 
 
 Networks = dict[str, nn.Module]
+Net = TypeVar("Net", bound=nn.Module)
+Norm = Literal["batch", "group"]
+GROUP = 8  # channels that GroupNorm normalises together
 
 
 class Classifier(nn.Module):
@@ -59,8 +63,8 @@ class Classifier(nn.Module):
         return self.head(self.features(x))  # type: ignore[no-any-return]
 
 
-def convnet(width: Annotated[int, Field(gt=0)] = 16) -> Callable[[Task], Classifier]:
-    """Four 3x3 convolutions with BatchNorm: small enough for a laptop, deep enough to tell methods apart."""
+def convnet(width: Annotated[int, Field(gt=0)] = 16, norm: Norm = "batch") -> Callable[[Task], Classifier]:
+    """Four 3x3 convolutions with BatchNorm or GroupNorm: small enough for a laptop, deep enough to compare methods."""
 
     def build(task: Task) -> Classifier:
         require_images(task, "convnet")
@@ -74,7 +78,7 @@ def convnet(width: Annotated[int, Field(gt=0)] = 16) -> Callable[[Task], Classif
             body.append(nn.ReLU(inplace=True))  # behind the pooling: the same numbers from a quarter of the places
         net = Classifier(body, channels[-1], len(task.classes))
         net.stages = ("body.3", "body.7", "body.11")
-        return net
+        return with_group_norm(net) if norm == "group" else net
 
     return build
 
@@ -119,6 +123,17 @@ def norms(net: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._BatchNorm
     for name, layer in net.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             yield name, layer
+
+
+def with_group_norm(net: Net) -> Net:
+    """Replace every BatchNorm layer by GroupNorm (Wu, He; ECCV 2018), which keeps no statistics of training images.
+
+    Groups have eight channels, or as many as divide a layer's channels evenly.
+    """
+    for name, layer in list(norms(net)):
+        groups = layer.num_features // math.gcd(layer.num_features, GROUP)
+        net.set_submodule(name, nn.GroupNorm(groups, layer.num_features, layer.eps, layer.affine))
+    return net
 
 
 @contextmanager

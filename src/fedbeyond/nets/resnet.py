@@ -8,7 +8,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from . import Classifier, Task
+from ..errors import ConfigError
+from . import Classifier, Norm, Task, with_group_norm
 from . import weights as files
 
 Block = type["Basic"] | type["Bottleneck"]
@@ -96,33 +97,41 @@ def _shortcut(wide: int, out: int, stride: int) -> nn.Sequential | None:
     return nn.Sequential(nn.Conv2d(wide, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 
 
-def resnet18(weights: str = "") -> Callable[[Task], Classifier]:
+def resnet18(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
     """ResNet-18; `weights` is a file of torchvision's numbers, none: fresh ones."""
-    return partial(_resnet, "resnet18", Basic, (2, 2, 2, 2), weights)
+    return partial(_resnet, "resnet18", Basic, (2, 2, 2, 2), weights, norm)
 
 
-def resnet34(weights: str = "") -> Callable[[Task], Classifier]:
+def resnet34(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
     """ResNet-34; `weights` is a file of torchvision's numbers, none: fresh ones."""
-    return partial(_resnet, "resnet34", Basic, (3, 4, 6, 3), weights)
+    return partial(_resnet, "resnet34", Basic, (3, 4, 6, 3), weights, norm)
 
 
-def resnet50(weights: str = "") -> Callable[[Task], Classifier]:
+def resnet50(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
     """ResNet-50; `weights` is a file of torchvision's numbers, none: fresh ones."""
-    return partial(_resnet, "resnet50", Bottleneck, (3, 4, 6, 3), weights)
+    return partial(_resnet, "resnet50", Bottleneck, (3, 4, 6, 3), weights, norm)
 
 
-def resnet101(weights: str = "") -> Callable[[Task], Classifier]:
+def resnet101(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
     """ResNet-101; `weights` is a file of torchvision's numbers, none: fresh ones."""
-    return partial(_resnet, "resnet101", Bottleneck, (3, 4, 23, 3), weights)
+    return partial(_resnet, "resnet101", Bottleneck, (3, 4, 23, 3), weights, norm)
 
 
-def resnet152(weights: str = "") -> Callable[[Task], Classifier]:
+def resnet152(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
     """ResNet-152; `weights` is a file of torchvision's numbers, none: fresh ones."""
-    return partial(_resnet, "resnet152", Bottleneck, (3, 8, 36, 3), weights)
+    return partial(_resnet, "resnet152", Bottleneck, (3, 8, 36, 3), weights, norm)
 
 
-def _resnet(name: str, block: Block, depths: tuple[int, int, int, int], file: str, task: Task) -> Classifier:
+def _resnet(
+    name: str, block: Block, depths: tuple[int, int, int, int], file: str, norm: Norm, task: Task
+) -> Classifier:
     files.require_colours(task, name)
     body = Body(block, depths)
     net = Residual(body, body.width, len(task.classes))
+    if norm == "group":
+        if file:
+            raise ConfigError(
+                f"{name}(norm=group) cannot start from {file}, which is of a network with BatchNorm; leave one out"
+            )
+        return with_group_norm(net)
     return files.load(net, file, head="fc") if file else net

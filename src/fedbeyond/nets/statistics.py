@@ -32,11 +32,21 @@ def tracks(layer: nn.modules.batchnorm._BatchNorm) -> bool:
     return layer.running_mean is not None and not getattr(layer, "frozen", False)
 
 
-def _measure(layer: nn.Module, given: tuple[Any, ...]) -> None:
-    """Take the moments of a layer's input as its running statistics; the variance is that of the batch, biased."""
-    (h,) = given
-    assert isinstance(layer, nn.modules.batchnorm._BatchNorm)
+def moments(given: Tensor) -> dict[str, Tensor]:
+    """Measure the mean and the standard deviation (biased) of every channel of a layer's input."""
+    variance, mean = torch.var_mean(given.float(), [0, *range(2, given.dim())], correction=0)
+    return {"mean": mean, "deviation": variance.sqrt()}
+
+
+def set_statistics(layer: nn.modules.batchnorm._BatchNorm, mean: Tensor, variance: Tensor) -> None:
+    """Give a layer other running statistics."""
     assert layer.running_mean is not None and layer.running_var is not None
-    variance, mean = torch.var_mean(h.float(), [0, *range(2, h.dim())], correction=0)
     layer.running_mean.copy_(mean)
     layer.running_var.copy_(variance)
+
+
+def _measure(layer: nn.Module, given: tuple[Any, ...]) -> None:
+    """Take the moments of a layer's input as its running statistics."""
+    assert isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    found = moments(given[0])
+    set_statistics(layer, found["mean"], found["deviation"].square())
