@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .spectrum import clipped, compose, decompose
+
 
 class Batch(NamedTuple):
     """Images with their labels, perhaps in further styles too; if they are pooled, the number of each one's domain."""
@@ -103,17 +105,15 @@ def levelled(styled: Tensor, x: Tensor) -> Tensor:
 
 
 def amplitude_mix(strength: float = 1.0, chance: float = 1.0) -> Paint:
-    """The amplitudes of each image's spectrum, blended with those of another image of the batch; phases stay."""
+    """Blend the amplitudes of each image's spectrum with those of another image of the batch; phases stay."""
 
     def paint(x: Tensor, rng: torch.Generator) -> Tensor:
         partner = torch.randperm(len(x), generator=rng)
         share = strength * torch.rand(len(x), 1, 1, 1, generator=rng)
         if float(torch.rand((), generator=rng)) >= chance:
             return x
-        share, spectrum = share.to(x), torch.fft.rfft2(x)
-        amplitude = spectrum.abs()
+        share, (amplitude, phase) = share.to(x), decompose(x)
         amplitude = (1 - share) * amplitude + share * amplitude[partner.to(x.device)]
-        mixed: Tensor = torch.fft.irfft2(torch.polar(amplitude, spectrum.angle()), s=x.shape[-2:])
-        return mixed.contiguous(memory_format=torch.channels_last)
+        return clipped(compose(amplitude, phase, x.shape[-2], x.shape[-1]), x)
 
     return paint

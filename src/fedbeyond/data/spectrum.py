@@ -2,6 +2,10 @@
 
 A window is the share of the frequencies of each axis that it covers, around the lowest: 1 is all of them, 0 only the
 mean of each channel.
+
+Images are given in -1..1, but their spectra are those of pixels in 0..1. Only there is the lowest amplitude the
+brightness: in -1..1 the mean of a dark image is negative, and its sign would be lost with the amplitude and come back
+with the phase. Whether pixels are in 0..1 or 0..255 makes no difference to the exchanged images.
 """
 
 import torch
@@ -26,15 +30,31 @@ def size(shape: tuple[int, ...], share: float) -> tuple[int, int, int]:
 def amplitudes(x: Tensor, share: float) -> Tensor:
     """Those of each image that are in the window."""
     rows, columns = window(x.shape[-2], x.shape[-1], share)
-    whole: Tensor = torch.fft.rfft2(x).abs()
-    return whole[..., rows, columns]
+    amplitude, _ = decompose(x)
+    return amplitude[..., rows, columns]
 
 
 def blend(x: Tensor, given: Tensor, share: float, ratio: Tensor | float = 1.0) -> Tensor:
-    """The images with `ratio` of the amplitudes in the window taken from `given`; their phases stay."""
+    """Take `ratio` of the amplitudes in the window from `given`; the images keep their phases."""
     rows, columns = window(x.shape[-2], x.shape[-1], share)
-    spectrum = torch.fft.rfft2(x)
-    amplitude, phase = spectrum.abs(), spectrum.angle()
+    amplitude, phase = decompose(x)
     amplitude[..., rows, columns] = (1 - ratio) * amplitude[..., rows, columns] + ratio * given
-    blended: Tensor = torch.fft.irfft2(torch.polar(amplitude, phase), s=x.shape[-2:])
-    return blended.contiguous(memory_format=torch.channels_last)
+    return compose(amplitude, phase, x.shape[-2], x.shape[-1])
+
+
+def decompose(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute amplitudes and phases of images in -1..1, as pixels in 0..1."""
+    spectrum = torch.fft.rfft2((x + 1) / 2)
+    return spectrum.abs(), spectrum.angle()
+
+
+def compose(amplitude: Tensor, phase: Tensor, height: int, width: int) -> Tensor:
+    """Invert `decompose`: images in -1..1, not clipped."""
+    x: Tensor = torch.fft.irfft2(torch.polar(amplitude, phase), s=(height, width))
+    return x.mul_(2).sub_(1).contiguous(memory_format=torch.channels_last)
+
+
+def clipped(x: Tensor, before: Tensor) -> Tensor:
+    """Clip each image to -1..1; one that exceeded this range before its amplitudes changed keeps its own range."""
+    lowest, highest = before.amin((1, 2, 3), keepdim=True), before.amax((1, 2, 3), keepdim=True)
+    return x.clamp(lowest.clamp(max=-1), highest.clamp(min=1))

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from ..client import Local, Term, training
 from ..data.augment import Batch
 from ..data.site import Site
-from ..data.spectrum import amplitudes, blend, size
+from ..data.spectrum import amplitudes, blend, clipped, size
 from ..evaluate import pixels
 from ..losses import cross_entropy
 from ..method import Method, Sent, parameters
@@ -93,7 +93,7 @@ def episode(window: float, ratio: float | None, views: int | None, step: float, 
             theirs = others[place]["amplitude"]["spectra"]
             partners = theirs[torch.randint(len(theirs), (len(x),), generator=rng).to(x.device)]
             shares = torch.rand(len(x), 1, 1, 1, generator=rng) if ratio is None else torch.tensor(ratio)
-            moved.append(blend(x, partners, window, shares.to(x)))
+            moved.append(clipped(blend(x, partners, window, shares.to(x)), x))
         params = list(local.params.values())
         slopes = torch.autograd.grad(inner, params, retain_graph=True, create_graph=full, materialize_grads=True)
         ahead = {  # theta'

@@ -88,7 +88,7 @@ class Harmonised(Classifier):
         self.register_buffer("amplitude", torch.zeros(size(shape, window)))
 
     def normalised(self, x: Tensor) -> Tensor:
-        """The images with the shared amplitudes."""
+        """Replace the images' amplitudes with the shared ones; as in the authors' code, nothing is clipped."""
         return blend(x, self.amplitude, self.window)
 
     def maps(self, x: Tensor) -> Tensor:
