@@ -15,7 +15,17 @@ from fedbeyond.errors import ConfigError
 from fedbeyond.federation import Simulator
 from fedbeyond.laws import simulate, toy
 from fedbeyond.methods.fedavg import fedavg
-from fedbeyond.methods.fedgca import agreement, attention, centre, class_consistency, divergence, fedgca, look
+from fedbeyond.methods.fedgca import (
+    PRESETS,
+    agreement,
+    attention,
+    centre,
+    class_consistency,
+    consistent,
+    divergence,
+    fedgca,
+    look,
+)
 from fedbeyond.methods.ga import ga
 from fedbeyond.methods.sha import sha
 from fedbeyond.nets import read
@@ -120,12 +130,62 @@ def test_agreement_as_printed_by_hand():
     ours = torch.tensor([[[0.7, 0.3]], [[0.5, 0.5]]])  # two views of one image
     theirs = torch.tensor([[[0.9, 0.1]], [[0.7, 0.3]]])
     middle = torch.tensor([0.7, 0.3])
-    want = sum(F.binary_cross_entropy(middle, view[0], reduction="sum") for view in ours) / 2
+    want = sum(F.binary_cross_entropy(middle, view[0], reduction="sum") for view in ours)
     torch.testing.assert_close(agreement([ours, theirs], "bce", False), want)
     kl = sum((view[0] * (view[0] / middle).log()).sum() for view in ours)
-    torch.testing.assert_close(agreement([ours, theirs], "kl", False), kl / 2)
+    torch.testing.assert_close(agreement([ours, theirs], "kl", False), kl)
     kl += sum((view[0] * (view[0] / middle).log()).sum() for view in theirs)
-    torch.testing.assert_close(agreement([ours, theirs], "js", False), kl / 4)
+    torch.testing.assert_close(agreement([ours, theirs], "js", False), kl / 2)
+
+
+# three views (J = 2) of two images in two classes, or places: on the second all agree for sure
+OURS = torch.tensor([[[0.8, 0.2], [1.0, 0.0]], [[0.6, 0.4], [1.0, 0.0]], [[0.4, 0.6], [1.0, 0.0]]])
+THEIRS = torch.tensor([[0.6, 0.4], [1.0, 0.0]]).expand(3, 2, 2)  # so that the mean is (0.6, 0.4)
+
+
+def test_the_losses_are_summed_over_views_and_averaged_over_images_as_printed():
+    # Eq. 2: each of two classes gives -(1.8 log 0.6 + 1.2 log 0.4), 1.8 and 1.2 being sums over the three views
+    assert float(agreement([OURS, THEIRS], "bce", False)) == approx(4.0380700 / 2, rel=1e-5)
+    # Eq. 3: 0.8 log(0.8/0.6) + 0.2 log(0.2/0.4), nothing, and 0.4 log(0.4/0.6) + 0.6 log(0.6/0.4)
+    want = (0.0915163 + 0.0 + 0.0810930) / 2
+    assert float(divergence(OURS, centre([OURS, THEIRS], False))) == approx(want, rel=1e-5)
+    assert float(agreement([OURS, THEIRS], "kl", False)) == approx(want, rel=1e-5)
+    assert float(agreement([OURS, THEIRS], "js", False)) == approx(want / 2, rel=1e-5)  # theirs are at the mean
+
+
+@pytest.mark.parametrize(("pg", "mg"), [(True, True), (False, True), (True, False), (False, False)])
+def test_the_whole_loss_by_hand_view_by_view(pg, mg, beta=0.7):
+    method = fedgca(beta=beta)  # J = 2
+    (site, *_) = toy.sites(method)
+    guide = toy.shared(method)["model"]
+    other = {"params": tree.map(lambda leaf: leaf + 0.2, guide["params"]), "buffers": guide["buffers"]}
+    local = Local(site, {"model": other, "start": guide["params"]}, {}, sgd())
+    batch = next(iter(site.batches()))
+    assert len(batch.views) == 2
+    views = [batch.x, *batch.views]
+    loss = consistent(beta, True, pg, True, mg, "bce", False)(local, batch)
+    looks = [net.look(torch.cat(views)) for net in (local.net, local.guide)]  # BatchNorm: all views in one batch
+    guesses = [scores.softmax(1).unflatten(0, (3, -1)) for _, scores in looks]
+    heads = [net.head.weight[batch.y.repeat(3)] for net in (local.net, local.guide)]
+    maps = [(head[:, :, None, None] * seen).sum(1) for head, (seen, _) in zip(heads, looks, strict=True)]
+    places = [some.flatten(1).softmax(1).unflatten(0, (3, -1)) for some in maps]
+    count, want = len(batch.y), 0.0
+    for image, label in enumerate(batch.y.tolist()):
+        p_mean = sum(some[view, image] for some in guesses[: 1 + pg] for view in range(3)) / (3 + 3 * pg)
+        m_mean = sum(some[view, image] for some in places[: 1 + mg] for view in range(3)) / (3 + 3 * mg)
+        for view in range(3):
+            p, m = guesses[0][view, image], places[0][view, image]
+            want -= p[label].log() / 3  # Eq. 1: an expectation over views
+            want -= beta * (p * p_mean.log() + (1 - p) * (1 - p_mean).log()).sum()  # Eq. 2: a sum
+            want += beta * (m * (m / m_mean).log()).sum()  # Eq. 3: a sum
+    torch.testing.assert_close(loss, want / count, rtol=1e-4, atol=1e-5)
+
+
+def test_presets_have_the_papers_numbers_and_the_model_of_its_algorithm():
+    assert PRESETS == {
+        "paper": {"alpha": 0.1, "beta": 0.1, "output": "corrected"},  # figure 3, Digits
+        "pacs": {"alpha": 10.0, "beta": 8.0, "output": "corrected"},  # figure 3, PACS
+    }
 
 
 def test_divergences_are_zero_where_all_agree_and_the_printed_form_is_where_all_are_sure():

@@ -8,6 +8,7 @@ from statistics import mean
 import pytest
 
 from fedbeyond import registry, spelling
+from fedbeyond.methods.fedgca import PRESETS
 from fedbeyond.report.beside import PAPERS, printed
 
 ROOT = Path(__file__).parent.parent
@@ -128,6 +129,22 @@ VARIANTS = {
     name: {"ccst"}
     for name in ("fedsb/table2_pacs", "feddag/table2_midog", "feddag/table3_gdrbench", "feddag/table4_isic2019")
 }
+
+
+def test_all_of_fedgcas_recipes_give_out_the_corrected_model_and_mean_one_thing_by_rc():
+    assert all(preset["output"] == "corrected" for preset in PRESETS.values())
+    for path in RECIPES:
+        for method in tomllib.loads(path.read_text())["bench"]["methods"] if path.parent.name == "fedgca" else ():
+            if method.startswith("fedgca"):
+                assert method.startswith("fedgca:paper" if "digits" in path.stem else "fedgca:pacs"), (path, method)
+            elif method.startswith("feddyn"):
+                alpha = PRESETS["paper" if "digits" in path.stem else "pacs"]["alpha"]
+                assert method.removesuffix("+rc") == f"feddyn(alpha={alpha}, output=corrected)", (path, method)
+    spelled = {(e.table, e.row): e.method for e in printed("fedgca")}
+    augmented = {place: method for place, method in spelled.items() if place[1].endswith("+RC")}
+    assert len(augmented) == 12
+    for (table, row), method in augmented.items():
+        assert method == spelled[table, row.removesuffix("+RC")] + "+rc"
 
 
 def test_a_row_that_was_trained_on_pooled_data_is_never_given_a_federated_method():

@@ -122,7 +122,7 @@ def consistent(beta: float, p: bool, pg: bool, m: bool, mg: bool, form: Form, de
             seen = zip(nets, looks[: 1 + mg], strict=False)
             places = [attention(net, *looked, y).unflatten(0, (count, -1)) for net, looked in seen]
             places[1:] = [place.detach() for place in places[1:]]
-            loss = loss + beta * divergence(places[0], centre(places, detach_mean))  # Eq. 3
+            loss = loss + beta * divergence(places[0], centre(places, detach_mean))
         return loss
 
     return term
@@ -166,14 +166,16 @@ def centre(members: list[Tensor], detach: bool) -> Tensor:
 
 
 def agreement(guesses: list[Tensor], form: Form, detach: bool) -> Tensor:  # Eq. 2
-    """How far predictions (view x image x class) are from their mean."""
+    """Measure how far predictions (view x image x class) are from their mean: summed over views, mean over images."""
     middle = centre(guesses, detach)
     if form == "bce":  # as printed: it also sharpens, and is zero only where all are sure of one class
         middle = middle.clamp(TINY, 1 - TINY)
-        return -(guesses[0] * middle.log() + (1 - guesses[0]) * (1 - middle).log()).sum(2).mean()
-    return divergence(guesses[0] if form == "kl" else torch.cat(guesses), middle)  # js: of all members
+        return -(guesses[0] * middle.log() + (1 - guesses[0]) * (1 - middle).log()).sum((0, 2)).mean()
+    if form == "kl":
+        return divergence(guesses[0], middle)
+    return divergence(torch.cat(guesses), middle) / len(guesses)  # js: the mean over the models that predict
 
 
-def divergence(members: Tensor, middle: Tensor) -> Tensor:
-    """KL(member || middle), the mean over views and images."""
-    return (members * (members.clamp(min=TINY).log() - middle.clamp(min=TINY).log())).sum(2).mean()
+def divergence(members: Tensor, middle: Tensor) -> Tensor:  # Eq. 3
+    """Compute KL(member || middle), summed over members (views), mean over images."""
+    return (members * (members.clamp(min=TINY).log() - middle.clamp(min=TINY).log())).sum((0, 2)).mean()
