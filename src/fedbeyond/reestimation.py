@@ -45,9 +45,9 @@ def conversation(model: Tree, levels: Levels, weights: Mapping[str, float]) -> G
     """
     known, asked = Tree(), tuple(sorted(weights))
     for place, level in enumerate(levels):
-        body = {"wanted": {name: torch.empty(0) for name in level}, "known": known}
-        body |= {"remaining": torch.tensor(len(levels) - place - 1)}
-        replies = yield Request(KIND, body | ({} if place else {"model": model}), asked, quorum=1)
+        body: Tree = {"wanted": {name: torch.empty(0) for name in level}, "known": known}
+        body |= {"remaining": torch.tensor(len(levels) - place - 1)} | ({} if place else {"model": model})
+        replies = yield Request(KIND, body, asked, quorum=1)
         asked = tuple(reply.client for reply in replies)
         found = [reply.body["moments"] for reply in replies]
         shares = [weights[client] for client in asked]

@@ -38,7 +38,7 @@ def tracked(net: nn.Module) -> dict[str, _BatchNorm]:
 def _before(layers: Mapping[str, _BatchNorm], act: Look) -> Iterator[None]:
     """Call `act` with the name of each layer and its input, before the layer computes."""
     hooks = [
-        layer.register_forward_pre_hook(lambda layer, given, name=name: act(name, given[0]))  # type: ignore[misc]
+        layer.register_forward_pre_hook(lambda layer, given, name=name: act(name, given[0]))
         for name, layer in layers.items()
     ]
     try:
@@ -134,7 +134,8 @@ class Pass:
 
     def __init__(self, net: nn.Module, x: Tensor) -> None:
         self.net, self.x, self.known = net.eval(), x, Tree()
-        self.stopped_at, self.error, self.over = ("", Tree()), None, False
+        self.stopped_at, self.over = ("", Tree()), False
+        self.error: Exception | None = None
         self._resume, self._stopped = Semaphore(0), Semaphore(0)
         self._thread = Thread(target=self._run, daemon=True)
 
