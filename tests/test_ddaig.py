@@ -13,7 +13,7 @@ from fedbeyond.laws import simulate, toy
 from fedbeyond.methods.ddaig import ddaig
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.nets import Task, read
-from fedbeyond.optimizers import sgd
+from fedbeyond.optimizers import adam, sgd
 from fedbeyond.server import Round
 from test_reductions import assert_close, assert_equal, model
 
@@ -107,15 +107,25 @@ def test_the_mean_of_layers_after_one_step_is_a_step_on_the_images_of_all():
     assert_close(got, {"weight": weight.detach(), "bias": bias.detach()})
 
 
-def test_a_site_with_more_images_does_not_move_the_layer_further():
-    method = ddaig(width=4, optimizer=sgd(1e-4))
+@pytest.mark.parametrize(
+    ("optimizer", "distance"),
+    [
+        (sgd(1e-4), 10 * 1e-4 * 2 / 3),  # the first slope of a site's own bias is -2/3
+        (sgd(1e-4, momentum=0.5), (20 - 2 * (1 - 0.5**10)) * 1e-4 * 2 / 3),  # sum of (1 - 0.5^k) / 0.5, k = 1 to 10
+        (adam(1e-4), 10 * 1e-4),  # each step has the length lr
+    ],
+    ids=["sgd", "momentum", "adam"],
+)
+def test_a_site_with_more_images_does_not_move_the_layer_further(optimizer, distance):
+    method = ddaig(width=4, optimizer=optimizer)
     method_sites, received = toy.sites(method), request(method)
     received |= {"sites": tree.zeros(received["sites"])}
     moved = []
-    for site in method_sites:  # three, four and five batches
+    for site in method_sites:  # two, two and three batches an epoch
+        site.epochs = 1 + 3 * (site.name == "west")
         reply, _ = method.client.handlers["train"](site.reseed(0, "train"), received, {})
         moved.append(float(reply["sites"]["bias"][int(received["places"][site.name])]))
-    assert moved == pytest.approx([10 * 1e-4 * 2 / 3] * 3, rel=1e-2)
+    assert moved == pytest.approx([distance] * 3, rel=1e-2)
 
 
 def test_a_share_of_nothing_learns_from_the_images_alone():

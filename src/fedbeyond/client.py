@@ -167,11 +167,6 @@ class Local:
         """The received model, to be asked but not trained."""
         return write(self.site.nets["guide"], self.received["model"]).eval().requires_grad_(False)
 
-    @property
-    def rate(self) -> float:
-        """The learning rate."""
-        return float(self.stepper.param_groups[0]["lr"])
-
 
 Term = Callable[[Local, Batch], Tensor]
 SEPARABLE: WeakSet[Term] = WeakSet()  # terms that take no parameter for a constant: each may move in its turn
@@ -188,6 +183,23 @@ def upload(local: Local) -> tuple[Tree, Tree]:
     sent = {name: tree for name, tree in trained.items() if name in local.received}
     model = take(local.net) if local.lean else read(local.net)
     return {"model": model} | sent, local.private | {n: t for n, t in trained.items() if n not in sent}
+
+
+def gradient(local: Local, term: Term) -> Tree:
+    """Compute the gradient of a term where training started, averaged over one pass through the site's images.
+
+    Running statistics do not change. The network then holds the starting parameters: read the trained ones before.
+    """
+    write(local.net, local.received["model"] | {"params": local.start})
+    average = tree.Mean()
+    with resting(local.net):
+        for batch in local.site.batches(1):
+            with part("forward"):
+                loss = term(local, batch)
+            with part("backward"):
+                slopes = torch.autograd.grad(loss, list(local.params.values()), materialize_grads=True)
+            average.add(dict(zip(local.params, slopes, strict=True)), len(batch.y))
+    return average.result  # type: ignore[no-any-return]
 
 
 def training(

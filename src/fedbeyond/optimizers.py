@@ -130,18 +130,40 @@ def step(at: float = 0.8, factor: float = 0.1) -> Schedule:
     return lambda played: factor if played >= at else 1.0
 
 
-def reach(stepper: torch.optim.Optimizer, steps: int, pull: float = 0.0) -> float:
-    """How far a constant gradient of one would have carried a parameter, in learning rates.
+def is_sgd(stepper: torch.optim.Optimizer) -> bool:
+    """Return whether steps are weighted sums of gradients: SGD with or without momentum, also inside SAM.
 
-    This is the 1-norm of FedNova's a_i: the number of steps for plain SGD and for Adam, more with momentum,
-    less when a proximal term of strength `pull` draws the parameter back.
+    Adam's steps are not: they are as long for small gradients as for large ones. Nesterov momentum and dampening, which
+    `sgd` does not offer, weight gradients in another way.
     """
+    groups = stepper.param_groups
+    return isinstance(stepper, torch.optim.SGD) and not any(g["nesterov"] or g["dampening"] for g in groups)
+
+
+def reach(stepper: torch.optim.Optimizer, steps: int, pull: float = 0.0) -> float:
+    """Compute how far a constant gradient of one carries a parameter, in learning rates.
+
+    This is the 1-norm of FedNova's a_i: the number of steps for plain SGD, more with momentum, less if a proximal term
+    of strength `pull` draws the parameter back; momentum accumulates that term too. For optimizers other than SGD it is
+    the number of steps.
+    """
+    if not is_sgd(stepper):
+        return float(steps)
     group = stepper.param_groups[0]
     moved = speed = 0.0
     for _ in range(steps):
-        speed = group.get("momentum", 0.0) * speed + 1 - group["lr"] * pull * moved
+        speed = group["momentum"] * speed + 1 - group["lr"] * pull * moved
         moved += speed
     return moved
+
+
+def travel(stepper: torch.optim.Optimizer, steps: int) -> float:
+    """Compute how far a constant gradient of one carries a parameter: a displacement divided by it is a mean gradient.
+
+    Return 0 if a displacement does not determine gradients: without SGD, or without one positive learning rate for all.
+    """
+    rates = {float(group["lr"]) for group in stepper.param_groups}
+    return reach(stepper, steps) * rates.pop() if is_sgd(stepper) and len(rates) == 1 else 0.0
 
 
 def remember(stepper: torch.optim.Optimizer) -> Tree:

@@ -19,14 +19,14 @@ from ..data.site import Site
 from ..method import Method, Sent, parameters
 from ..nets import Classifier, Networks, Task, for_images, read, write
 from ..nets.fcn import Fcn
-from ..optimizers import Optimizer, plain_sgd
+from ..optimizers import Optimizer, plain_sgd, reach
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..tree import Tree
 
 PRESETS = {"paper": {"domains": "network", "warmup": 3}, "official": {"domains": "network", "warmup": 0}}
 
 # how far a site moves the last layer in a round, in steps, however many it takes: no site outweighs others
-TRAVEL = 10.0
+TRAVEL = 10
 
 
 def ddaig(
@@ -54,7 +54,8 @@ def ddaig(
         place, warm = int(received["places"][site.name]), bool(received["warm"])
         step_net = stepper(optimizer, net.parameters(), site)
         step_generator = stepper(optimizer, generator.parameters(), site)
-        own, rate = (judge.body.parameters(), 1.0) if judge is not net else ((), TRAVEL / site.steps)
+        evened = reach(step_net, TRAVEL) / reach(step_net, site.steps)  # with momentum, more steps go further each
+        own, rate = (judge.body.parameters(), 1.0) if judge is not net else ((), evened)
         step_domains = stepper(optimizer, [*own, *last.values()], site, rate)
 
         def traced(h: Tensor, layer: Tree) -> Tensor:  # L_d

@@ -4,13 +4,18 @@ Wang, Liu, Liang, Joshi, Poor; NeurIPS 2020; https://arxiv.org/abs/2007.07481
 
 A site that takes more steps pulls the mean further towards its own optimum. Each site therefore says how far its
 steps reach (a_i), and the server takes the mean of drifts per unit of reach, times the mean reach:
-w + tau_eff * sum p_i (w_i - w) / a_i.
+w + tau_eff * sum p_i (w_i - w) / a_i. A proximal term shortens a_i; tau_eff is the mean reach without that term.
 """
 
+import math
+from typing import Annotated
+
 import torch
+from pydantic import Field
 
 from .. import tree
 from ..client import Local, training
+from ..errors import ConfigError
 from ..losses import cross_entropy, proximal
 from ..method import Method, parameters, positive
 from ..nets import read
@@ -21,13 +26,18 @@ from ..tree import Tree
 PRESETS: dict[str, Tree] = {"paper": {}, "official": {}}
 
 
-def fednova(mu: float = 0.0, optimizer: Optimizer = plain_sgd) -> Method:
+def fednova(mu: Annotated[float, Field(ge=0)] = 0.0, optimizer: Optimizer = plain_sgd) -> Method:
     """Averaging of drifts per step, so that sites with more steps do not count more; `mu` adds a proximal term."""
 
     def count(local: Local) -> tuple[Tree, Tree]:
-        reached, steps = reach(local.stepper, local.steps, pull=mu), float(local.steps)
-        # tau_eff: the mean of a_i; with a proximal term, of the steps themselves
-        counts = {"reach": torch.tensor(reached), "pace": torch.tensor(steps if mu else reached)}
+        reached = reach(local.stepper, local.steps, pull=mu)
+        if not 0 < reached < math.inf:
+            rate = local.stepper.param_groups[0]["lr"]
+            raise ConfigError(
+                f"fednova: at learning rate {rate:g} the proximal term mu={mu:g} overshoots: {local.steps} steps end "
+                f"behind their start; use mu well below 1/lr = {1 / rate:g}, or a smaller lr"
+            )
+        counts = {"reach": torch.tensor(reached), "pace": torch.tensor(reach(local.stepper, local.steps))}
         return {"model": read(local.net)} | counts, local.private
 
     terms = (cross_entropy(), proximal(mu)) if mu else (cross_entropy(),)

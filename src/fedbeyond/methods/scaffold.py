@@ -3,19 +3,19 @@
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh; ICML 2020; https://arxiv.org/abs/1910.06378
 
 A control variate c_i remembers where a site's gradients point, c where all do; each step follows g - c_i + c.
-Option II:  c_i+ = c_i - c + (w - w_i) / (a_i * lr),   c += |S|/N * mean(c_i+ - c_i).
+c_i+ = c_i - c + (w - w_i) / (a_i lr) (option II), or grad L_i(w) under Adam (option I); c += |S|/N * mean(c_i+ - c_i).
 """
 
 from torch import Tensor
 
 from .. import tree
-from ..client import Local, training
+from ..client import Local, gradient, training
 from ..data.augment import Batch
 from ..data.site import Site
 from ..losses import cross_entropy
 from ..method import Method, parameters
 from ..nets import read
-from ..optimizers import Optimizer, plain_sgd, reach
+from ..optimizers import Optimizer, plain_sgd, travel
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..tree import Tree
 
@@ -43,11 +43,13 @@ def correction(local: Local, batch: Batch) -> Tensor:  # a linear term: its grad
     return tree.dot(shift, local.params)
 
 
-def new_control(local: Local) -> tuple[Tree, Tree]:  # option II; with momentum, a_i instead of the steps
+def new_control(local: Local) -> tuple[Tree, Tree]:
     model, old = read(local.net), local.private["control"]
-    travelled = reach(local.stepper, local.steps) * local.rate
-    slope = tree.scale(1 / travelled, tree.sub(local.start, model["params"]))
-    control = tree.add(tree.sub(old, local.received["control"]), slope)
+    if travelled := travel(local.stepper, local.steps):  # option II; with momentum, a_i instead of the steps
+        slope = tree.scale(1 / travelled, tree.sub(local.start, model["params"]))
+        control = tree.add(tree.sub(old, local.received["control"]), slope)
+    else:
+        control = gradient(local, cross_entropy())  # option I
     return {"model": model, "control": tree.sub(control, old)}, {"control": control}
 
 
