@@ -1,4 +1,4 @@
-"""The weights of a dozen methods after two rounds on the toy sites, as digests and as sketches of a few numbers.
+"""The weights of twenty methods after two rounds on the toy sites, as digests and as sketches of a few numbers.
 
 `python tests/golden.py` writes golden.json anew. It refuses to while NUMERICS is still that of the file: a change of
 numbers raises it, and says in CHANGELOG.md by how much they changed.
@@ -33,6 +33,9 @@ METHODS = [
     "fedavg+am",
     "moon",
     "fedavg+dp",
+    "scaffold under adam(lr=0.01)",
+    "fednova(mu=0.1) under sgd(lr=0.05, momentum=0.9)",
+    "ddaig(width=2, warmup=0) under sgd(lr=0.05, momentum=0.9)",
 ]
 NUMBERS = 4  # of a sketch
 CHANGED = "raise NUMERICS in src/fedbeyond/__init__.py, say in CHANGELOG.md by how much, then python tests/golden.py"
@@ -44,8 +47,10 @@ def build() -> str:
 
 
 def weights(name: str) -> tree.Tree:
-    """A method's global model after two rounds."""
-    return simulate(registry.build(name), rounds=2)[0]["server"]["model"]
+    """A method's global model after two rounds, perhaps under another optimizer than plain SGD."""
+    spelled, _, optimizer = name.partition(" under ")
+    given = {"optimizer": registry.make_one("optimizers", optimizer)} if optimizer else {}
+    return simulate(registry.build(spelled, **given), rounds=2)[0]["server"]["model"]
 
 
 def sketch(model: tree.Tree) -> list[float]:

@@ -1,4 +1,4 @@
-"""Numbers change only when NUMERICS does: the weights of a dozen methods are pinned."""
+"""Numbers change only when NUMERICS does: the weights of twenty methods are pinned."""
 
 import json
 
