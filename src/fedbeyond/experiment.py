@@ -30,6 +30,7 @@ from .judging import Judges, judged, judges_here
 from .method import Method
 from .nets import Networks, Task
 from .results import RESULTS, TIMES, Line
+from .selection import CRITERIA, DEFAULT, chosen
 from .server import Round
 from .setting import (
     beginnings,
@@ -177,7 +178,7 @@ def rounds(experiment: Experiment, folder: Path, state: Tree, first: int, save: 
             spent |= {"parameters": size, "sent": dict(counting.sent), "flops": dict(counting.flops)}
         results.append(folder / TIMES, {key: line[key] for key in ("method", "target", "seed")} | spent)
         played.append(line)
-        if "scores" in line and results.chosen(played) is line:
+        if "scores" in line and chosen(played, CRITERIA[config.train.select]) is line:
             save(folder / "best.safetensors", state["server"]["model"], round=number)
         save(folder / "checkpoint.safetensors", {"state": state, "slots": federation.state()}, rounds=number + 1)
         yield line
@@ -237,6 +238,7 @@ def describe(experiment: Experiment, number: int, state: Tree, minutes: dict[str
         "setting": config.setting(),
         "round": number,
         "rounds": config.train.rounds,
+        **({"select": train.select} if train.select != DEFAULT else {}),
         **({"scores": scores} if due else {}),
         "weights": minutes["weights"] or numbers.get("weights", {}),
         "told": numbers,
