@@ -249,3 +249,15 @@ def test_the_key_select_decides_which_model_is_saved_and_exported(tmp_path):
     assert card["round"] == other + 1
     with pytest.raises(ConfigError, match=r"--select source-validation has no model in this run; give source-val\S+-b"):
         export(tmp_path / "two", tmp_path / "model", select="source-validation")
+
+
+def test_the_card_describes_the_model_that_was_saved_even_if_another_round_would_be_selected_now(six, call, tmp_path):
+    call("run", six / "six.toml", "--out", tmp_path, "--set", "train.rounds=2")
+    place = tmp_path / "fedavg" / "a" / "seed-0"
+    model, notes = checkpoint.load(place / "best.safetensors")
+    assert notes == {"round": 1}
+    checkpoint.save(place / "best.safetensors", model, round=0)  # as an older version would have it
+    card = json.loads((export(place, tmp_path / "model") / CARD).read_text())
+    first = experiment.lines(place)[0]["scores"]["a"]["test"]
+    assert card["round"] == 1 and card["scores"]["a"]["test"] == first
+    assert "model of round 1, selected by another version; round 2 would be selected now" in card["warnings"][-1]

@@ -44,15 +44,22 @@ def export(run: Path, out: Path, select: str | None = None, onnx: bool = False) 
             f"--select {select} has no model in this run; give {config.train.select} or last (a run keeps the model of "
             "its key train.select)"
         )
-    line = chosen(run, select)
+    line = selected = chosen(run, select)
     setup = experiment.prepare(config)
     if setup.method.judged is not the_model:
         raise ConfigError(f"{config.method} makes a model at each site and none of all; there is nothing to export")
     if select == "last":
         model = checkpoint.load(run / "checkpoint.safetensors")[0]["state"]["server"]["model"]
     else:
-        model = checkpoint.load(run / "best.safetensors")[0]
+        model, notes = checkpoint.load(run / "best.safetensors")
+        # the card describes the file: an older version may have selected by another rule
+        line = next((each for each in experiment.lines(run) if each["round"] == notes["round"]), selected)
     told = card(setup, line)
+    if line["round"] != selected["round"]:
+        told["warnings"].append(
+            f"this is the model of round {line['round'] + 1}, selected by another version; round "
+            f"{selected['round'] + 1} would be selected now, and its model was not kept. Run again with another --out."
+        )
     net = rebuilt(told, model)
     told["temperature"] = temperature(net, list(setup.vals.values()))
     contents = {MODEL: checkpoint.content(model)}
