@@ -12,7 +12,11 @@ def scores(confusion):
     total = sum(map(sum, confusion))
     recall = [row[i] / sum(row) if sum(row) else None for i, row in enumerate(confusion)]
     accuracy = sum(row[i] for i, row in enumerate(confusion)) / total
-    return {"loss": 1.0, "accuracy": accuracy, "recall": recall, "confusion": confusion}
+    there = [share for share in recall if share is not None]
+    balanced = sum(there) / len(there)
+    return {
+        "loss": 1.0, "accuracy": accuracy, "balanced_accuracy": balanced, "recall": recall, "confusion": confusion
+    }  # fmt: skip
 
 
 def drawn(rng, skill, classes=7, images=40):

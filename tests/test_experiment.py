@@ -20,6 +20,7 @@ from fedbeyond.evaluate import evaluate
 from fedbeyond.federation import participants
 from fedbeyond.nets import write
 from fedbeyond.report import table
+from fedbeyond.selection import chosen
 
 FILES = ("results.jsonl", "checkpoint.safetensors", "best.safetensors", "config.json", "done")
 
@@ -48,10 +49,10 @@ def test_a_run_leaves_its_lines_its_model_and_its_times(config, tmp_path):
     assert [line["round"] for line in lines] == [0, 1, 2] and experiment.finished(tmp_path, config)
     assert lines == list(results.read(tmp_path / "results.jsonl"))
     assert set(lines[0]["scores"]) == {"photo", "painting", "cartoon", "sketch"}
-    assert set(lines[0]["scores"]["sketch"]) == {"test"} and set(lines[0]["scores"]["photo"]) == {"val"}
+    assert set(lines[0]["scores"]["sketch"]) == {"test"} and set(lines[0]["scores"]["photo"]) == {"val", "images"}
     assert sum(lines[2]["weights"].values()) == pytest.approx(1)
     assert len((tmp_path / "times.jsonl").read_text().splitlines()) == 3
-    best = max(lines, key=results.selection)
+    best = chosen(lines)
     model, notes = checkpoint.load(tmp_path / "best.safetensors")
     assert notes == {"round": best["round"]} and set(model) == {"params", "buffers"}
 
@@ -290,9 +291,7 @@ def test_several_unseen_domains_and_several_clients_of_one(small, tmp_path):
     assert second["scores"]["painting-0"]["domain"] == "painting" and second["scores"]["painting-1"]["images"] > 0
     found = table.tabulate([first, second])
     assert found.targets == ("photo", "cartoon", "sketch")
-    assert found.on("fedavg+ga", "sketch") == [
-        100 * max((first, second), key=results.selection)["scores"]["sketch"]["test"]["accuracy"]
-    ]
+    assert found.on("fedavg+ga", "sketch") == [100 * chosen((first, second))["scores"]["sketch"]["test"]["accuracy"]]
 
 
 def test_what_a_server_tells_stands_in_every_line(small, tmp_path):
@@ -321,7 +320,7 @@ def test_rounds_between_are_not_judged_and_the_others_say_the_same(config, tmp_p
     for one, other in zip(every, some, strict=True):
         kept = {key: value for key, value in one.items() if key != "setting" and key in other}
         assert kept == {key: value for key, value in other.items() if key != "setting"}
-    best = max(results.judged(some), key=results.selection)
+    best = chosen(some)
     assert checkpoint.load(tmp_path / "some" / "best.safetensors")[1] == {"round": best["round"]}
     assert experiment.finished(tmp_path / "some", some_config)
     assert results.load([tmp_path / "some"]) == some
@@ -357,6 +356,6 @@ def test_an_in_domain_test_is_of_images_kept_apart_and_of_a_sites_own_model_wher
     for name, split in setup.owns.items():
         model = server["models"][name] if method == "local" else server["model"]
         want = evaluate(write(setup.nets["model"], model), split)
-        assert last["scores"][name]["own_test"] == want and set(last["scores"][name]) == {"val", "own_test"}
+        assert last["scores"][name]["own_test"] == want and set(last["scores"][name]) == {"val", "images", "own_test"}
     assert setup.owns.keys() == setup.federation.sites.keys() and set(last["scores"]["sketch"]) == {"test"}
     assert all(set(site.data) == {"train", "val"} for site in setup.federation.sites.values())

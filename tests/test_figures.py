@@ -19,7 +19,7 @@ from fedbeyond.figures.runs import evenly, features, found, hold
 from fedbeyond.laws.toy import TASK, tiny
 from fedbeyond.nets import Classifier, write
 from fedbeyond.report.figure import panels
-from fedbeyond.results import selection
+from fedbeyond.selection import chosen
 
 METHODS = ("fedadg(classify=0, align=1)", "fedavg", "feddag(alpha=0.5, width=2, warmup=1)")
 
@@ -144,7 +144,7 @@ def test_a_surface_says_of_its_models_what_their_runs_said(runs, tmp_path, monke
     figure, rows = only("surface", runs, tmp_path)
     assert len(rows) == 3 + 3 + 4 * 4 and all(method in figure.caption for method in METHODS)
     for row, run in zip(rows, found([runs]), strict=False):
-        line = max(experiment.lines(run.folder), key=selection)["scores"]["sketch"]["test"]
+        line = chosen(experiment.lines(run.folder))["scores"]["sketch"]["test"]
         assert float(row["loss sketch"]) == pytest.approx(line["loss"], rel=1e-5) and row["statistics"] == "own"
         assert float(row["accuracy sketch"]) == pytest.approx(line["accuracy"], rel=1e-5)
     assert [row["statistics"] for row in rows[3:]] == ["recomputed"] * 19

@@ -84,13 +84,14 @@ def read(html):
 
 def test_the_table_the_csv_and_the_lines_agree(read):
     picked = {}
-    for one in LINES:  # the round with the best mean validation accuracy, the first of equals
+    for one in LINES:  # the round with the best mean validation accuracy, of equals (losses, too) the last
         sources = [one["scores"][name]["val"]["accuracy"] for name in TARGETS if name != one["target"]]
         key = (one["method"], one["target"], one["seed"])
-        if key not in picked or mean(sources) > picked[key][0]:
+        if key not in picked or mean(sources) >= picked[key][0] - 1e-7:
             picked[key] = (mean(sources), one["round"], 100 * one["scores"][one["target"]]["test"]["accuracy"])
     head, *body = read.table()
-    assert head == ["method", *TARGETS, "average"] and len(body) == 4
+    assert head == ["method", *TARGETS, "average"] and len(body) == 5
+    assert body.pop() == ["majority class", *["33.3"] * 5]  # 10 images of each of 3 classes
     for method, *cells in body:
         for target, cell in zip(TARGETS, cells, strict=False):
             values = [picked[method, target, seed][2] for seed in (0, 1)]

@@ -3,10 +3,11 @@
 import pytest
 
 from fedbeyond.errors import ConfigError, StorageError
-from fedbeyond.report import table
+from fedbeyond.report import statistics, table
 from fedbeyond.report.curves import curve
 from fedbeyond.report.page import page
-from fedbeyond.results import chosen, load, selection
+from fedbeyond.results import load
+from fedbeyond.selection import chosen, selection
 
 
 def line(method, target, seed, number, val, test, rounds=3, setting="a"):
@@ -128,7 +129,7 @@ def test_a_round_is_chosen_by_domains_whose_clients_count_by_their_images():
     def client(accuracy, images):
         return {"val": {"accuracy": accuracy, "loss": 1.0}, "domain": "photo", "images": images}
 
-    scores = {"photo-0": client(1.0, 1), "photo-1": client(0.5, 9), "sketch": {"val": {"accuracy": 0.25}}}
+    scores = {"photo-0": client(1.0, 10), "photo-1": client(0.5, 90), "sketch": {"val": {"accuracy": 0.25}}}
     assert selection({"scores": scores}) == pytest.approx((0.55 + 0.25) / 2)
 
 
@@ -176,3 +177,40 @@ def test_the_table_on_own_is_that_of_in_domain_tests_with_domains_counted_equall
         table.text(table.tabulate(lines, metric="auc", where="own"))
     with pytest.raises(ConfigError, match=r"--on owns is not known"):
         table.tabulate(LINES, where="owns")
+
+
+def ranked(target, auc, recall=(0.5, 0.5)):
+    """A run of one round whose unseen domain has an AUC, or samples of one class and none."""
+    made = line("fedavg", target, 0, 0, 0.5, 0.5, rounds=1)
+    test = made["scores"][target]["test"] | {"recall": list(recall)}
+    made["scores"][target]["test"] = test | ({"auc": auc} if auc is not None else {})
+    return made
+
+
+def test_auc_of_an_unseen_domain_with_one_class_is_a_dash_and_is_left_out_of_averages():
+    lines = [ranked("a", 0.8), ranked("b", 0.6), ranked("c", None, recall=(0.7, None))]
+    lines += [entry | {"method": "moon"} for entry in lines]
+    found = table.tabulate(lines, metric="auc")
+    assert table.rows(found)[1] == ["fedavg", "80.0", "60.0", "-", "70.0"] and found.average("moon") == [70]
+    assert "; no AUC where samples have one class (c): left out of averages" in found.caption
+    assert '"fedavg","c",0,0,\n' in table.csv(found) and table.best_first(found) == ["fedavg", "moon"]
+    (difference,) = statistics.differences(found, "fedavg")
+    assert difference.pairs == 2 and statistics.ranks(found) == {"fedavg": 1.5, "moon": 1.5}
+    assert "no AUC where samples have one class (c)" in page(lines, found)
+    assert "no AUC" not in table.tabulate(lines).caption
+    only = table.tabulate([ranked("c", None, recall=(0.7, None))], metric="auc")
+    assert table.rows(only)[1] == ["fedavg", "-", "-"] and table.best_first(only) == ["fedavg"]
+    with pytest.raises(ConfigError, match="hold no auc: an older version made them"):
+        table.text(table.tabulate([ranked("a", None)], metric="auc"))  # two classes: it should have one
+
+
+def test_in_domain_auc_leaves_out_sites_with_one_class():
+    both, alone = {"accuracy": 0.5, "recall": [1, 1]}, {"accuracy": 0.5, "recall": [1, None]}
+    made = line("fedavg", "a", 0, 0, 0.5, 0.5, rounds=1)
+    made["scores"] |= {
+        "x": {"val": both, "own_test": both | {"auc": 0.9}},
+        "y": {"val": both, "own_test": both | {"auc": 0.7}},
+        "z": {"val": both, "own_test": alone},
+    }
+    found = table.tabulate([made], metric="auc", where="own")
+    assert found.on("fedavg", "a") == pytest.approx([80]) and "one class (z)" in found.caption

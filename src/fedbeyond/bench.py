@@ -9,18 +9,20 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from . import events, experiment, memory, registry, results, setting
+from . import cautions, events, experiment, memory, registry, results, setting
 from .config import Config, cells
 from .data.splits import sources
 from .errors import BusyError, ConfigError, FedbeyondError, FederationError, StorageError
 from .files import storing, write
 from .progress import Meter
-from .report import table
+from .report.rules import RULES, unseen
 from .report.write import write_report
 from .results import Line
+from .selection import class_counts, selection
 
 PLAN, FAILURE = "plan.json", "failure.json"  # what a grid consists of, and why a run broke down: for who watches
 
@@ -38,11 +40,31 @@ def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: b
         events.rewrite(folder)
     lines = experiment.lines(folder)
     print(f"{config.method}, {config.target} unseen, seed {config.seed}: {config.train.rounds} rounds done")
-    for rule, pick in table.RULES.items():
-        line = pick(lines)
-        own, unseen = results.selection(line), table.unseen(line)
-        print(f"  {rule:18} round {line['round'] + 1:3}   own domains {own:6.1%}   unseen {unseen:6.1%}")
+    for rule in (config.train.select, "last", "oracle"):
+        line = RULES[rule](lines)
+        print(
+            f"  {rule:18} round {line['round'] + 1:3}   own domains {selection(line):6.1%}   unseen {unseen(line):6.1%}"
+        )
+    line = RULES[config.train.select](lines)
+    if rates := majority(line):
+        print(f"  {'majority class':18} {'':9}   own domains {rates[0]:6.1%}   unseen {rates[1]:6.1%}")
+    for warning in cautions.wrapped(cautions.of_runs({(config.method, str(config.target), config.seed): line})):
+        print(warning)
     print(f"results: {folder / results.RESULTS}\nmodel:   {folder / 'best.safetensors'}")
+
+
+def majority(line: Line) -> tuple[float, float] | None:
+    """Compute the scores of always predicting the most frequent class, averaged as the model's are; None if unknown."""
+    rates: dict[str, dict[str, Any]] = {}
+    for name, splits in line["scores"].items():
+        for part in ("val", "test"):
+            if part in splits:
+                rate = cautions.majority_rate(class_counts(splits[part]))
+                rates[name] = splits | {part: splits[part] | {"accuracy": rate}}
+                if rate is None:
+                    return None
+    constant = line | {"scores": rates}
+    return selection(constant), unseen(constant)
 
 
 def run_all(
@@ -89,10 +111,10 @@ def run_all(
         failures |= work(left, device, tensorboard, workers)  # what broke down in a helper, or was left by a dead one
     if len(failures) < total:
         print()
-        write_report([out], "source-validation", "text", None)
+        write_report([out], config.train.select, "text", None)
         if config.bench.figures:
             draw_figures(config.bench.figures, out, device)
-        write_report([out], "source-validation", "html", out / "report.html")
+        write_report([out], config.train.select, "html", out / "report.html")
     if failures:
         raise FederationError(f"{len(failures)} of {total} runs broke down: {' | '.join(failures.values())}")
 
@@ -244,7 +266,7 @@ def tell(line: Line) -> str:
     """A round in half a line."""
     told = f"round {line['round'] + 1}/{line['rounds']}"
     if "scores" in line:
-        told += f", own {results.selection(line):.1%}, unseen {table.unseen(line):.1%}"
+        told += f", own {selection(line):.1%}, unseen {unseen(line):.1%}"
     aside = ", ".join(sorted({entry["site"] for entry in line["aside"]}))
     return told + (f", set aside: {aside}" if aside else "")
 

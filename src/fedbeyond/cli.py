@@ -141,7 +141,10 @@ def check(config: ConfigFile = None, settings: Settings = []) -> None:  # noqa: 
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or result files.")],
-    select: Annotated[str, typer.Option(help="source-validation, last or oracle.")] = "source-validation",
+    select: Annotated[
+        str | None,
+        typer.Option(help="source-validation, source-validation-balanced, last or oracle; none: as the runs' own."),
+    ] = None,
     style: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or html.")] = "text",
     out: Annotated[Path | None, typer.Option(help="A file to write; none: the terminal (html: report.html).")] = None,
     beside: Annotated[str | None, typer.Option(metavar="PAPER[/TABLE]", help="A paper's numbers, as in ga.")] = None,
@@ -181,17 +184,23 @@ def figure(
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run, as runs/fedavg/photo/seed-0.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("model"),
-    select: Annotated[str, typer.Option(help="source-validation or last.")] = "source-validation",
+    select: Annotated[
+        str | None, typer.Option(help="last; none: the round that source validation chose (train.select).")
+    ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also model.onnx, for machines without torch.")] = False,
 ) -> None:
     """Write the model of a run for other sites to use: its numbers, and a card that says what they are."""
+    from .cautions import wrapped
     from .export import CARD
     from .export import export as write_model
+    from .files import note
 
     folder = write_model(run, out, select, onnx)
     written = ", ".join(str(path) for path in sorted(folder.glob("model.*")) if path.name != CARD)
     print(f"model: {written}; what it is: {folder / CARD}")
     print(f"use it with: fedbeyond predict {folder} FOLDER_OF_IMAGES (or TABLE.csv, for a model of tables)")
+    for line in wrapped(note(folder / CARD)["warnings"]):
+        print(line)
 
 
 @app.command()

@@ -71,6 +71,7 @@ LATER = (
     "evaluate_every",
     "precision",
     "compile",
+    "select",
 )
 
 
@@ -85,6 +86,7 @@ class Train:
     validation: Annotated[Share, BeforeValidator(_share)] = 0.1  # share kept, or the field's own
     test: Annotated[Share, BeforeValidator(_share_or_none)] = 0.0  # share kept for an in-domain test, or the field's
     evaluate_every: Count = 1  # rounds; the last one is always judged
+    select: Literal["source-validation", "source-validation-balanced"] = "source-validation"  # of best.safetensors
     clients_per_domain: Count = 1
     label_skew: Annotated[float, Field(gt=0)] | None = None  # Dirichlet's concentration; None: labels spread evenly
     clients_per_round: Count | None = None  # None: all
@@ -170,6 +172,7 @@ class Config:
     def setting(self) -> str:
         """A digest of all that runs must have in common to stand in one table."""
         common = {key: value for key, value in self.identity().items() if key not in ("method", "target", "seed")}
+        common["train"].pop("select", None)  # it changes no round, only which of them is taken
         if self.train.split is not None:  # by name: its contents may depend on target and seed
             common["train"] |= {"split": self.train.split}
         return sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,6 +1,5 @@
 """One run from a configuration: data, sites, federation, and the loop that can be stopped at any instant."""
 
-import fcntl
 import json
 import re
 import shutil
@@ -9,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,10 +19,10 @@ from .data.images import Split
 from .data.pooling import POOLED, pool
 from .data.site import Site
 from .data.splits import sources as left
-from .errors import BusyError, ConfigError, StorageError
+from .errors import ConfigError, StorageError
 from .evaluation import Evaluation, evaluated
 from .federation import Engine, Simulator, participants, play, start
-from .files import note, storing
+from .files import note
 from .flops import Counting
 from .gate import Failure, Gate, Left
 from .judging import Judges, Models, judged, judges_here
@@ -33,6 +32,7 @@ from .nets.moments import Levels, levels
 from .privacy import spent
 from .reestimation import Outcome, reestimated
 from .results import RESULTS, TIMES, Line
+from .selection import CRITERIA, DEFAULT, chosen
 from .server import Round
 from .setting import (
     beginnings,
@@ -186,7 +186,7 @@ def rounds(experiment: Experiment, folder: Path, state: Tree, first: int, save: 
             spent |= {"parameters": size, "sent": dict(counting.sent), "flops": dict(counting.flops)}
         results.append(folder / TIMES, {key: line[key] for key in ("method", "target", "seed")} | spent)
         played.append(line)
-        if "scores" in line and results.chosen(played) is line:
+        if "scores" in line and chosen(played, CRITERIA[config.train.select]) is line:
             save(folder / "best.safetensors", model, round=number)
         if "scores" in line and experiment.levels:
             save(folder / LAST, model, round=number)  # the checkpoint holds it as it is trained on
@@ -213,24 +213,10 @@ def resume(experiment: Experiment, path: Path) -> tuple[Tree, int]:
 @contextmanager
 def claimed(folder: Path, config: Config) -> Iterator[None]:
     """The folder, made if need be, ours alone, and holding no other run."""
-    with storing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / "lock", "w")  # noqa: SIM115 (held as long as the run goes on)
-    with lock:
-        _hold(lock, folder)
+    with files.locked(folder):
         belongs(folder, config)
         files.write(folder / "config.json", json.dumps(config.identity(), indent=1).encode())
         yield
-
-
-def _hold(lock: IO[str], folder: Path) -> None:
-    """Take the lock, or say who has it; a watcher looks at it for an instant, which is waited for."""
-    for patience in (0.05, 0.05, 0):
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            time.sleep(patience)
-    raise BusyError(f"{folder} is in use by another process; wait for it or choose another --out")
 
 
 def describe(experiment: Experiment, now: Round, state: Tree, minutes: dict[str, Any]) -> tuple[Line, Tree]:
@@ -257,6 +243,7 @@ def describe(experiment: Experiment, now: Round, state: Tree, minutes: dict[str,
         "setting": config.setting(),
         "round": number,
         "rounds": config.train.rounds,
+        **({"select": train.select} if train.select != DEFAULT else {}),
         **found.scores,
         "weights": minutes["weights"] or numbers.get("weights", {}),
         "told": numbers,

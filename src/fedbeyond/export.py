@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import __version__, checkpoint, experiment, files, portable, registry
+from . import __version__, cautions, checkpoint, experiment, files, portable, registry
 from .config import Config, parse
 from .errors import ConfigError, StorageError
 from .evaluate import scores
 from .experiment import Experiment
 from .method import the_model
 from .nets import Task, write
-from .plan import unloaded
-from .report.table import RULES
+from .plan import held_by, unloaded
+from .report.rules import RULES
 from .results import Line, judged
-from .setting import dataset
+from .selection import class_counts
+from .setting import dataset, division
 from .tree import Tree
 
 MODEL, CARD = "model.safetensors", "model.json"
@@ -32,24 +33,35 @@ FEATURES = (
 TEMPERATURES = torch.logspace(-1, 1, 201)  # 0.1 to 10
 
 
-def export(run: Path, out: Path, select: str = "source-validation", onnx: bool = False) -> Path:
+def export(run: Path, out: Path, select: str | None = None, onnx: bool = False) -> Path:
     """Write the model of a run (the round that its source validation chose, or the last) and its card into a folder."""
     if onnx:
         portable.require_packages()
-    if select not in ("source-validation", "last"):
-        raise ConfigError(f"--select {select} keeps no model; source-validation or last")
     config = configuration(run)
-    line = chosen(run, select)
+    select = select or config.train.select
+    if select not in (config.train.select, "last"):
+        raise ConfigError(
+            f"--select {select} has no model in this run; give {config.train.select} or last (a run keeps the model of "
+            "its key train.select)"
+        )
+    line = selected = chosen(run, select)
     setup = experiment.prepare(config)
     if setup.method.judged is not the_model:
         raise ConfigError(f"{config.method} makes a model at each site and none of all; there is nothing to export")
-    if select == "source-validation":
-        model = checkpoint.load(run / "best.safetensors")[0]
+    if select != "last":
+        model, notes = checkpoint.load(run / "best.safetensors")
+        # the card describes the file: an older version may have selected by another rule
+        line = next((each for each in experiment.lines(run) if each["round"] == notes["round"]), selected)
     elif (run / experiment.LAST).exists():  # with the statistics that it was evaluated with
         model = checkpoint.load(run / experiment.LAST)[0]
     else:
         model = checkpoint.load(run / "checkpoint.safetensors")[0]["state"]["server"]["model"]
     told = card(setup, line)
+    if line["round"] != selected["round"]:
+        told["warnings"].append(
+            f"this is the model of round {line['round'] + 1}, selected by another version; round "
+            f"{selected['round'] + 1} would be selected now, and its model was not kept. Run again with another --out."
+        )
     net = rebuilt(told, model)
     told["temperature"] = temperature(net, list(setup.vals.values()))
     contents = {MODEL: checkpoint.content(model)}
@@ -97,6 +109,10 @@ def card(setup: Experiment, line: Line) -> dict[str, Any]:
     config, data = setup.config, dataset(setup.config.data)
     domains = dict(setup.federation.sizes)
     found, parts = line["scores"].items(), ("val", "own_test", "test")
+    warnings = [*cautions.of_sites(held_by(division(config, data), data), data.classes)]
+    warnings += cautions.of_models({(config.method, str(config.target), config.seed): line}, data.classes)
+    tested = {name: splits[part] for name, splits in found for part in ("val", "test") if part in splits}
+    rates = {name: cautions.majority_rate(class_counts(scores)) for name, scores in tested.items()}
     about: dict[str, Any] = {"pixels": PIXELS}
     if data.complete is not None:
         about = {"features": FEATURES, "columns": {name: list(kinds) for name, kinds in data.columns}}
@@ -112,6 +128,8 @@ def card(setup: Experiment, line: Line) -> dict[str, Any]:
         "unseen": config.target,
         "round": line["round"] + 1,
         "scores": {name: {part: splits[part] for part in parts if part in splits} for name, splits in found},
+        "majority_class": {name: rate for name, rate in rates.items() if rate is not None},
+        "warnings": warnings,
         "config": config.identity(),
     }
 

@@ -36,9 +36,9 @@ def measured(net: nn.Module, models: Models, name: str, splits: Mapping[str, Spl
 
 
 def of_a_client(found: Mapping[str, Any], name: str, home: str, images: Mapping[str, int]) -> dict[str, Any]:
-    """What a line says of a client: with its domain and numbers of images if it is one of several."""
+    """Describe a client in a result line: its scores and number of validation images; its domain if it shares one."""
     several = home != name
-    scores = {"val": found["val"]} | ({"domain": home, "images": images["val"]} if several else {})
+    scores = {"val": found["val"], "images": images["val"]} | ({"domain": home} if several else {})
     if "own_test" in found:
         scores |= {"own_test": found["own_test"]} | ({"own_images": images["own_test"]} if several else {})
     return scores

@@ -1,6 +1,6 @@
 """What would be run: told before anything is trained."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -12,9 +12,10 @@ from torch import nn
 
 from . import registry, setting, tree
 from .bench import grid, require_methods
+from .cautions import Held, majority_rate, of_sites, wrapped
 from .config import Config, Train
 from .data import saved
-from .data.division import count
+from .data.division import Division, by_class, count
 from .data.images import Domains
 from .data.known import Outline, outline
 from .data.splits import cut
@@ -67,9 +68,13 @@ def sites(runs: list[Config], found: Domains | Outline) -> Iterator[str]:
         yield f"domains: {', '.join(found.domains)}"
     elif train.plain and train.validation != "field":
         yield "domains (training / validation images):"
+        held: dict[str, Held] = {}
         for name, (_, labels) in found.images.items():
             own, val = cut(np.arange(len(labels)), train.validation, name, config.seed)
-            yield f"  {name:16} {len(own):6,} / {len(val):,}   or unseen, all {len(labels):,}"
+            every = by_class(found, {name: np.arange(len(labels))})
+            held[name] = Held(name, len(own), len(val), every)
+            yield f"  {name:16} {len(own):6,} / {len(val):,}   or unseen, all {len(labels):,}{majority(every)}"
+        yield from wrapped(of_sites(held, found.classes))
     else:
         yield from clients(config, found)
 
@@ -80,14 +85,34 @@ def clients(config: Config, found: Domains) -> Iterator[str]:
     apart = any(holding.test for holding in divided.clients.values())
     parts = "training / validation / test" if apart else "training / validation"
     yield f"clients ({parts} images) with {config.target} unseen, seed {config.seed}:"
+    held = held_by(divided, found)
     for name, holding in divided.clients.items():
         mixed = {domain: len(rows) for domain, rows in holding.train.items()}
         told = f"   of {', '.join(f'{domain} {many:,}' for domain, many in mixed.items())}" if len(mixed) > 1 else ""
         test = f" / {count(holding.test):,}" if apart else ""
-        yield f"  {name:16} {count(holding.train):6,} / {count(holding.val):,}{test}{told}"
+        rate = majority(held[name].by_class)
+        yield f"  {name:16} {count(holding.train):6,} / {count(holding.val):,}{test}{rate}{told}"
     for domain, rows in divided.tests.items():
-        whole = len(found.images[domain][1])
-        yield f"  {domain:16} unseen, {f'all {whole:,}' if len(rows) == whole else f'{len(rows):,} of {whole:,}'}"
+        held[domain] = Held(domain, None, None, by_class(found, {domain: rows}))
+        whole, rate = len(found.images[domain][1]), majority(held[domain].by_class)
+        many = f"all {whole:,}" if len(rows) == whole else f"{len(rows):,} of {whole:,}"
+        yield f"  {domain:16} unseen, {many}{rate}"
+    yield from wrapped(of_sites(held, found.classes))
+
+
+def held_by(divided: Division, found: Domains) -> dict[str, Held]:
+    """Count what each client holds for training and validation, and of which classes."""
+    held = {}
+    for name, holding in divided.clients.items():
+        train, val = by_class(found, holding.train), by_class(found, holding.val)
+        held[name] = Held(holding.domain, sum(train), sum(val), [sum(both) for both in zip(train, val, strict=True)])
+    return held
+
+
+def majority(counts: Sequence[float]) -> str:
+    """Print the share of the most frequent class."""
+    rate = majority_rate(counts)
+    return "" if rate is None else f"   majority class {rate:.0%}"
 
 
 def write_splits(config: Config, out: str) -> Iterator[str]:

@@ -74,44 +74,6 @@ def times(paths: Iterable[Path]) -> list[Line]:
     return [line for line in found if {"method", "seconds"} <= line.keys()]
 
 
-def judged(lines: Iterable[Line]) -> list[Line]:
-    """The rounds whose model was measured: all, unless train.evaluate_every says otherwise; the last always."""
-    return [line for line in lines if "scores" in line]
-
-
-def selection(line: Line) -> float:
-    """Mean accuracy over the source domains' validation images: what a model is chosen by."""
-    return over_sources(line, "val", "accuracy")
-
-
-def chosen(lines: Iterable[Line]) -> Line:
-    """The round whose model is best on the source domains' validation images, of rounds that were judged.
-
-    A domain that nobody judged in a round counts as it did last, or the round in which a hard one was away would win.
-    """
-    known: dict[str, float] = {}
-    ranked: list[tuple[tuple[int, float], Line]] = []
-    for line in judged(lines):
-        known |= by_source(line, "val", "accuracy")
-        ranked.append(((len(known), sum(known.values()) / len(known)), line))
-    return max(ranked, key=lambda entry: entry[0])[1]
-
-
-def over_sources(line: Line, part: str, metric: str) -> float:
-    """The mean of a metric over the source domains' images of a part, `val` or `own_test`; domains count equally."""
-    means = by_source(line, part, metric).values()
-    return sum(means) / len(means)
-
-
-def by_source(line: Line, part: str, metric: str) -> dict[str, float]:
-    """A metric of each source domain, whose clients count by their images. KeyError if a domain lacks the metric."""
-    domains: dict[str, list[tuple[float, int]]] = {}
-    for name, splits in line["scores"].items():
-        if part in splits:
-            if splits[part].get(metric) is None:
-                raise KeyError(metric)
-            share = (splits[part][metric], splits.get("images" if part == "val" else "own_images", 1))
-            domains.setdefault(splits.get("domain", name), []).append(share)
-    if not domains:
-        raise KeyError(part)
-    return {name: sum(a * n for a, n in found) / sum(n for _, n in found) for name, found in domains.items()}
+def judged(lines: Iterable[Line], scores: str = "scores") -> list[Line]:
+    """Keep the rounds whose model was evaluated: all, unless train.evaluate_every says otherwise; the last always."""
+    return [line for line in lines if scores in line]

@@ -66,6 +66,14 @@ def everything(domains: Domains, domain: str) -> np.ndarray:
     return np.arange(len(domains.images[domain][1]))
 
 
+def by_class(domains: Domains, rows: Rows) -> list[int]:
+    """Count the samples of each class among some rows."""
+    labels = [domains.images[domain][1][torch.from_numpy(np.asarray(some, np.int64))] for domain, some in rows.items()]
+    every = torch.cat(labels) if labels else torch.zeros(0, dtype=torch.int64)
+    counts: list[int] = torch.bincount(every, minlength=len(domains.classes)).tolist()
+    return counts
+
+
 def count(rows: Rows) -> int:
     """How many rows there are."""
     return sum(len(some) for some in rows.values())

@@ -10,7 +10,7 @@ from .. import spelling
 from ..errors import ConfigError
 from ..registry import nearest
 from . import layout
-from .table import Table, number
+from .table import Table, majority_rows, number
 
 SHELF = files(__package__).joinpath("papers")
 PAPERS = tuple(sorted(file.name.removesuffix(".csv") for file in SHELF.iterdir() if file.name.endswith(".csv")))
@@ -112,6 +112,7 @@ def rows(both: Beside, plusminus: str = " ± ") -> layout.Cells:
             body.append([label, *(found.get(column, "-") for column in columns)])
     for (row, _), found in theirs.items():
         body.append([f"{row}, as printed", *(found.get(column, "-") for column in columns)])
+    body += majority_rows(ours, both.targets)
     return [["method", *columns], *body]
 
 
@@ -136,7 +137,7 @@ def as_csv(both: Beside) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["source", "row", "method", "target", "seed", "round", "metric", "value", "std"])
     for (method, target, seed), line in both.ours.picked.items():
-        value = f"{both.ours.one(method, target, seed):.4f}"
+        value = f"{both.ours.one(method, target, seed):.4f}" if target in both.ours.measured else ""
         writer.writerow(["ours", "", method, target, seed, line["round"], both.ours.metric, value, ""])
     for entry in both.theirs:
         told = [entry.row, entry.method, entry.target, "", "", entry.metric, entry.value, entry.std]

@@ -10,7 +10,8 @@ from ..results import Line, judged
 from ..spelling import unseen_domains
 from . import statistics
 from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
-from .table import METRICS, Table, best_first, unseen
+from .rules import unseen
+from .table import METRICS, Table, best_first
 
 Runs = Mapping[tuple[str, str, int], Sequence[Line]]  # by method, target, seed: the lines of a run in order
 
@@ -21,12 +22,12 @@ SHOWN = 60  # rounds in a curve: of more, so many evenly spaced ones
 @drawing
 def over_rounds(runs: Runs, table: Table, baseline: str) -> Figure | None:
     """The metric on each unseen domain, a line a method."""
-    if max((len(run) for run in runs.values()), default=0) < 2:
+    if max((len(run) for run in runs.values()), default=0) < 2 or not table.measured:
         return None
     coloured = palette(table, baseline)
     data = [["method", "target", "rounds played", table.metric, "std", "seeds"]]
-    picture, axes = panels(len(table.targets), across=2, width=3.4, height=2.4, sharey=True)
-    for axis, target in zip(axes, table.targets, strict=True):
+    picture, axes = panels(len(table.measured), across=2, width=3.4, height=2.4, sharey=True)
+    for axis, target in zip(axes, table.measured, strict=True):
         for method in sorted(table.methods, key=lambda name: name in coloured):  # grey lines first: under the others
             points = curve(runs, table, method, target)
             data += [[method, target, *(f"{v:.4f}" if isinstance(v, float) else str(v) for v in p)] for p in points]

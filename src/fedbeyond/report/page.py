@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from .. import __version__
+from .. import __version__, cautions
 from ..results import POOLED, Line
 from . import beside, cite, cost, gallery, statistics
 from .beside import Beside
@@ -57,6 +57,7 @@ def page(
         both=both,
         pairs=beside.rows(both) if both else [],
         answer=answer(table, baseline),
+        warnings=cautions.of_runs(table.picked, class_names(origin.configs)),
         baseline=baseline,
         differences=statistics.rows(table, baseline) if len(table.methods) > 1 else [],
         about=statistics.caption(table, baseline),

@@ -51,7 +51,7 @@ def differences(table: Table, baseline: str) -> list[Difference]:
 
 def paired(table: Table, method: str, baseline: str) -> list[float]:
     """The differences in points on every target and seed that both were run on."""
-    pairs = [(target, seed) for target in table.targets for seed in table.seeds]
+    pairs = [(target, seed) for target in table.measured for seed in table.seeds]
     both = [pair for pair in pairs if (method, *pair) in table.picked and (baseline, *pair) in table.picked]
     return [table.one(method, *pair) - table.one(baseline, *pair) for pair in both]
 
@@ -103,7 +103,7 @@ def ranks(table: Table) -> dict[str, float]:
     """The mean rank of each method over the pairs on which all were run; 1 is best, ties share."""
     from scipy import stats
 
-    pairs = [(target, seed) for target in table.targets for seed in table.seeds]
+    pairs = [(target, seed) for target in table.measured for seed in table.seeds]
     whole = [pair for pair in pairs if all((method, *pair) in table.picked for method in table.methods)]
     sign = 1 if table.metric == "calibration_error" else -1  # less is better, or more is
     places = [stats.rankdata([sign * table.one(method, *pair) for method in table.methods]) for pair in whole]

@@ -1,28 +1,17 @@
 """From result lines to a table: a selection rule picks one round of each run, seeds become mean ± std."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
+from ..cautions import majority_rate
 from ..errors import ConfigError
 from ..registry import nearest
-from ..results import Line, chosen, judged, over_sources
+from ..results import Line
+from ..selection import class_counts, over_sources, undefined
 from ..spelling import unseen_domains
 from . import layout
-
-Rule = Callable[[Sequence[Line]], Line]
-
-RULES: dict[str, Rule] = {
-    "source-validation": lambda run: chosen(whole(run)),
-    "last": lambda run: run[-1],
-    "oracle": lambda run: max(whole(run), key=lambda line: unseen(line)),
-}
-CAPTIONS = {
-    "source-validation": "round chosen by source-validation accuracy",
-    "last": "last round",
-    "oracle": "ORACLE: round chosen by looking at the unseen domain itself; an upper line, not a result",
-}
-
+from .rules import CAPTIONS, RULES, own_rule, unseen
 
 METRICS = {  # as result lines name them, and as captions do
     "accuracy": "accuracy",
@@ -51,6 +40,12 @@ class Table(NamedTuple):
     unfinished: int
     metric: str = "accuracy"
     where: str = "unseen"
+    one_class: tuple[str, ...] = ()  # domains, or clients, whose samples have one class, for which there is no AUC
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The unseen domains that have the metric."""
+        return tuple(target for target in self.targets if self.where == "own" or target not in self.one_class)
 
     @property
     def seeds(self) -> list[int]:
@@ -58,7 +53,9 @@ class Table(NamedTuple):
         return sorted({seed for _, _, seed in self.picked})
 
     def on(self, method: str, target: str) -> list[float]:
-        """Accuracies on one unseen domain, one a seed."""
+        """Accuracies on one unseen domain, one a seed; none if the metric is undefined there."""
+        if target not in self.measured:
+            return []
         return [self.one(method, target, seed) for seed in self.seeds if (method, target, seed) in self.picked]
 
     def one(self, method: str, target: str, seed: int) -> float:
@@ -67,9 +64,11 @@ class Table(NamedTuple):
         return 100 * (unseen(line, target, self.metric) if self.where == "unseen" else own(line, self.metric))
 
     def average(self, method: str) -> list[float]:
-        """Means over all unseen domains, one a seed that has them all."""
+        """Means over all unseen domains that have the metric, one a seed that has them all."""
+        if not self.measured:
+            return []
         whole = [seed for seed in self.seeds if all((method, target, seed) in self.picked for target in self.targets)]
-        return [mean(self.one(method, target, seed) for target in self.targets) for seed in whole]
+        return [mean(self.one(method, target, seed) for target in self.measured) for seed in whole]
 
     @property
     def what(self) -> str:
@@ -84,34 +83,17 @@ class Table(NamedTuple):
     @property
     def caption(self) -> str:
         """What the numbers are."""
-        counts = {len(self.on(method, target)) for method in self.methods for target in self.targets}
+        counts = {len(self.on(method, target)) for method in self.methods for target in self.measured}
         many = f"mean ± standard deviation over {'up to ' if len(counts) > 1 else ''}{max(counts, default=0)} seeds"
         note = f"; {self.unfinished} unfinished runs left out" if self.unfinished else ""
         settings = {line["setting"] for line in self.picked.values()}
         if len(settings) > 1:
             note += f"; NOT COMPARABLE: rows come from {len(settings)} settings (data, network, optimizer or training)"
+        if self.one_class:
+            note += f"; no AUC where samples have one class ({', '.join(self.one_class)}): left out of averages"
         once = max(counts, default=0) < 2
         what = self.what[0].upper() + self.what[1:]
         return f"{what}, {self.chosen}, {'one seed' if once else many}{note}"
-
-
-def whole(run: Sequence[Line]) -> list[Line]:
-    """The rounds that the unseen domains judged, too, of a federation whose guests may be away; else all judged."""
-    every = judged(run)
-    return [line for line in every if {*unseen_domains(line["target"])} <= line["scores"].keys()] or every
-
-
-def unseen(line: Line, domain: str = "", metric: str = "accuracy") -> float:
-    """Accuracy (or another metric) on a domain that took no part; on all of them together if none is named."""
-    names = (domain,) if domain else unseen_domains(line["target"])
-    found = [line["scores"].get(name, {}).get("test", {}).get(metric) for name in names]
-    if None in found:
-        raise ConfigError(
-            f"the results of {line['method']}, {line['target']} unseen, hold no {metric}: an older version made them, "
-            "the domain has images of one class alone, or no guest judged that round; choose another --metric, or run "
-            "them again"
-        )
-    return mean(map(float, found))
 
 
 def own(line: Line, metric: str = "accuracy") -> float:
@@ -143,11 +125,9 @@ def runs(lines: Iterable[Line]) -> dict[tuple[str, str, int], list[Line]]:
     return {key: [rounds[number] for number in sorted(rounds)] for key, rounds in found.items()}
 
 
-def tabulate(
-    lines: Iterable[Line], rule: str = "source-validation", metric: str = "accuracy", where: str = "unseen"
-) -> Table:
-    """The table of all finished runs under a selection rule."""
-    if rule not in RULES:
+def tabulate(lines: Iterable[Line], rule: str | None = None, metric: str = "accuracy", where: str = "unseen") -> Table:
+    """The table of all finished runs under a selection rule; none given: the rule of the runs' own train.select."""
+    if rule is not None and rule not in RULES:
         raise ConfigError(f"selection rule {rule!r} is not known; {nearest(rule, RULES)}")
     if metric not in METRICS:
         raise ConfigError(f"metric {metric!r} is not known; {nearest(metric, METRICS)}")
@@ -155,6 +135,7 @@ def tabulate(
         raise ConfigError(f"--on {where} is not known; {nearest(where, WHERE)}")
     every = runs(lines)
     done = {key: run for key, run in every.items() if len(run) == run[-1]["rounds"]}
+    rule = rule or own_rule(done.values())
     picked: dict[tuple[str, str, int], Line] = {}
     for (method, target, seed), run in done.items():
         for domain in unseen_domains(target):  # several, if they were left out at once
@@ -165,7 +146,18 @@ def tabulate(
                     f"{method}, seed {seed}: {domain} was unseen in two runs ({other}; {target}); report one by one"
                 )
     methods, targets = tuple(dict.fromkeys(key[0] for key in picked)), tuple(dict.fromkeys(key[1] for key in picked))
-    return Table(rule, methods, targets, picked, len(every) - len(done), metric, where)
+    alone = one_class(picked, metric, where)
+    return Table(rule, methods, targets, picked, len(every) - len(done), metric, where, alone)
+
+
+def one_class(picked: Mapping[tuple[str, str, int], Line], metric: str, where: str) -> tuple[str, ...]:
+    """List the domains (in-domain: the clients) on which a metric is undefined because their samples have one class."""
+    part, found = "test" if where == "unseen" else "own_test", dict[str, None]()
+    for (_, target, _), line in picked.items():
+        for name, splits in line["scores"].items():
+            if (name == target or where == "own") and part in splits and undefined(splits[part], metric):
+                found[name] = None
+    return tuple(found)
 
 
 def usual(table: Table) -> str:
@@ -178,8 +170,8 @@ def best_first(table: Table) -> list[str]:
     sign = 1 if table.metric == "calibration_error" else -1  # less is better, or more is
 
     def place(method: str) -> tuple[bool, float]:
-        found = [value for target in table.targets for value in table.on(method, target)]
-        return not all(table.on(method, target) for target in table.targets), sign * mean(found)
+        found = [value for target in table.measured for value in table.on(method, target)]
+        return not all(table.on(method, target) for target in table.measured), sign * mean(found) if found else 0.0
 
     return sorted(table.methods, key=place)
 
@@ -197,7 +189,26 @@ def rows(table: Table, plusminus: str = " ± ") -> list[list[str]]:
     for method in table.methods:
         values = [*(table.on(method, target) for target in table.targets), table.average(method)]
         body.append([method, *(number(each, plusminus) for each in values)])
-    return [["method", *table.targets, "average"], *body]
+    return [["method", *table.targets, "average"], *body, *majority_rows(table, table.targets)]
+
+
+def majority_rows(table: Table, targets: Sequence[str]) -> list[list[str]]:
+    """Make the row that accuracies are to be compared with: always predicting the most frequent class.
+
+    None for other metrics, or where result lines hold no confusion matrices.
+    """
+    if (table.metric, table.where) != ("accuracy", "unseen"):
+        return []
+    known: dict[str, float] = {}
+    for (_, target, _), line in table.picked.items():
+        rate = majority_rate(class_counts(line["scores"].get(target, {}).get("test", {})))
+        if rate is not None:
+            known[target] = 100 * rate
+    if not known:
+        return []
+    average = [mean(known[target] for target in targets)] if {*targets} <= known.keys() else []
+    cells = [number([known[target]] if target in known else []) for target in targets]
+    return [["majority class", *cells, number(average)]]
 
 
 def text(table: Table) -> str:
@@ -220,5 +231,6 @@ def csv(table: Table) -> str:
     lines = [f"method,target,seed,round,{table.metric}"]
     for (method, target, seed), line in table.picked.items():
         quoted = ",".join('"' + text.replace('"', '""') + '"' for text in (method, target))
-        lines.append(f"{quoted},{seed},{line['round']},{table.one(method, target, seed):.4f}")
+        value = f"{table.one(method, target, seed):.4f}" if target in table.measured else ""
+        lines.append(f"{quoted},{seed},{line['round']},{value}")
     return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .. import results
+from .. import cautions, results
 from ..errors import ConfigError
 from ..files import write
 from ..registry import nearest
@@ -26,7 +26,7 @@ def all_kept() -> Iterator[None]:
 @all_kept()
 def write_report(
     runs: list[Path],
-    select: str,
+    select: str | None,
     style: str,
     out: Path | None,
     paper: str | None = None,
@@ -65,6 +65,7 @@ def write_report(
         content += "\n" + draw(statistics.rows(found, baseline), statistics.caption(found, baseline))
     if costs and draw:
         content += "\n" + draw(cost.rows(lines, results.times(runs)), cost.CAPTION)
+    content += warned(cautions.of_runs(found.picked), style)
     if out is None:
         sys.stdout.write(content)
     else:
@@ -76,3 +77,13 @@ def write_report(
         for one in drawn:
             save(one, figures)
         print(f"figures: {', '.join(one.name for one in drawn) or 'none'} in {figures.resolve()}", file=sys.stderr)
+
+
+def warned(warnings: list[str], style: str) -> str:
+    """Print warnings under a table; the page has a place of its own for them, and CSV holds numbers alone."""
+    lines = {
+        "text": cautions.wrapped(warnings),
+        "markdown": [f"- **warning:** {warning}" for warning in warnings],
+        "latex": [f"% {line}" for line in cautions.wrapped(warnings)],
+    }.get(style, [])
+    return "".join(f"{line}\n" for line in ["", *lines]) if lines else ""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from .. import __version__
 from ..bench import FAILURE, PLAN, tell
 from ..errors import FedbeyondError
-from ..report.table import unseen
+from ..report.rules import unseen
 from ..results import RESULTS, TIMES, Line
 from ..spelling import unseen_domains
 from .left import about, seconds_left
