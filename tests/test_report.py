@@ -6,6 +6,7 @@ from fedbeyond.errors import ConfigError, StorageError
 from fedbeyond.report import statistics, table
 from fedbeyond.report.curves import curve
 from fedbeyond.report.page import page
+from fedbeyond.results import averaged as averaged_lines
 from fedbeyond.results import load
 from fedbeyond.selection import chosen, selection
 
@@ -214,3 +215,21 @@ def test_in_domain_auc_leaves_out_sites_with_one_class():
     }
     found = table.tabulate([made], metric="auc", where="own")
     assert found.on("fedavg", "a") == pytest.approx([80]) and "one class (z)" in found.caption
+
+
+def test_a_table_of_runs_scored_both_ways_says_which_way_and_can_show_the_other():
+    """With averaged statistics, here, every accuracy is ten points lower."""
+    both = [each | {"scores_average": _lower(each["scores"])} for each in LINES]
+    anew, averaged = (table.tabulate(each) for each in (both, averaged_lines(both)))
+    assert "BatchNorm statistics re-estimated" in anew.caption and "BatchNorm statistics averaged" in averaged.caption
+    assert averaged.on("fedavg", "a") == pytest.approx([value - 10 for value in anew.on("fedavg", "a")])
+    mixed = [each if each["method"] == "fedavg" else LINES[place] for place, each in enumerate(both)]
+    assert "re-estimated where a run has both" in table.tabulate(mixed).caption
+    assert "BatchNorm" not in table.tabulate(LINES).caption
+
+
+def _lower(scores):
+    def lower(found):
+        return found | {"accuracy": found["accuracy"] - 0.1}
+
+    return {name: {part: lower(found) for part, found in splits.items()} for name, splits in scores.items()}

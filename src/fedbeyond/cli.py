@@ -153,11 +153,14 @@ def report(
     cost: Annotated[bool, typer.Option("--cost", help="Also bytes, operations and seconds of a round.")] = False,
     where: Annotated[str, typer.Option("--on", help="unseen, or own: the sites' in-domain tests.")] = "unseen",
     figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Also write figures: SVG, PNG, CSV.")] = None,
+    batchnorm: Annotated[
+        str | None, typer.Option(metavar="average", help="Scores with averaged statistics, of runs that have both.")
+    ] = None,
 ) -> None:
     """Make a table of methods and unseen domains, or a page, from the results of runs."""
     from .report.write import write_report
 
-    write_report(runs, select, style, out, beside, metric, baseline, cost, where, figures)
+    write_report(runs, select, style, out, beside, metric, baseline, cost, where, figures, batchnorm)
 
 
 @app.command(help=f"Draw what needs a run's model and data, and write its numbers beside it.\n\n\b\n{FIGURES}")

@@ -65,6 +65,17 @@ def load(paths: Iterable[Path]) -> list[Line]:
     return lines
 
 
+def averaged(lines: Iterable[Line]) -> list[Line]:
+    """Put the scores with averaged BatchNorm statistics in the place of those with re-estimated ones."""
+    found = []
+    for line in lines:
+        if "scores_average" in line:
+            others = {key: value for key, value in line.items() if key != "scores_average"}
+            line = others | {"scores": line["scores_average"], "statistics": "averaged"}
+        found.append(line)
+    return found
+
+
 def times(paths: Iterable[Path]) -> list[Line]:
     """How long rounds took, where that is known: beside the results in folders of runs, NAME.times.jsonl for a file."""
     files: list[Path] = []

@@ -1,6 +1,6 @@
 """From result lines to a table: a selection rule picks one round of each run, seeds become mean ± std."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
@@ -91,9 +91,19 @@ class Table(NamedTuple):
             note += f"; NOT COMPARABLE: rows come from {len(settings)} settings (data, network, optimizer or training)"
         if self.one_class:
             note += f"; no AUC where samples have one class ({', '.join(self.one_class)}): left out of averages"
+        note += statistics_note(self.picked.values())
         once = max(counts, default=0) < 2
         what = self.what[0].upper() + self.what[1:]
         return f"{what}, {self.chosen}, {'one seed' if once else many}{note}"
+
+
+def statistics_note(lines: Collection[Line]) -> str:
+    """Say how BatchNorm statistics were made, where runs have them both averaged and re-estimated."""
+    for made, marked in (("averaged", "statistics"), ("re-estimated", "scores_average")):
+        many = sum(marked in line for line in lines)
+        if many:
+            return f"; BatchNorm statistics {made}{'' if many == len(lines) else ' where a run has both'}"
+    return ""
 
 
 def own(line: Line, metric: str = "accuracy") -> float:

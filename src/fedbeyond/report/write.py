@@ -35,13 +35,19 @@ def write_report(
     costs: bool = False,
     where: str = "unseen",
     figures: Path | None = None,
+    batchnorm: str | None = None,
 ) -> None:
     """A table or page of runs, perhaps beside a paper's numbers or a baseline's, to a file or to the terminal."""
     styles = {"text": table.text, "markdown": table.markdown, "latex": table.latex, "csv": table.csv}
     paired = {"text": beside.text, "markdown": beside.markdown, "latex": beside.latex, "csv": beside.as_csv}
     if style not in (*styles, "html"):
         raise ConfigError(f"format {style!r} is not known; {nearest(style, [*styles, 'html'])}")
+    if batchnorm not in (None, "average"):
+        raise ConfigError(
+            f"--batchnorm {batchnorm} is not known; give average, or leave it out for the runs' own scores"
+        )
     lines = results.load(runs)
+    lines = results.averaged(lines) if batchnorm else lines
     found = table.tabulate(lines, select, metric, where)
     if where == "own" and (paper or style == "html"):
         what = "a paper's numbers are" if paper else "the page is"
