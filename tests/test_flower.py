@@ -116,6 +116,34 @@ def test_a_site_that_lacks_the_model_to_be_measured_says_so(config, tmp_path):
     assert answer.subject == FAILURE and "has not received the model" in answer.notes["reason"]
 
 
+@pytest.mark.parametrize("batchnorm", ["average", "reestimate"])
+def test_a_site_sends_no_moments_that_its_run_or_its_policy_does_not_allow(config, tmp_path, batchnorm):
+    """Whatever a curious server asks for."""
+    config = replace(config, train=Train(rounds=2, batch_size=8, batchnorm=batchnorm))
+    grid = federation(tmp_path / "sites", guests=())
+    if batchnorm == "reestimate":
+        (tmp_path / "policy.toml").write_text('sends = ["parameters", "scalars"]\n')
+        grid.apps[98][1]["policy"] = str(tmp_path / "policy.toml")
+    model = toy.shared(registry.build("fedavg"))["model"]
+    body = {"wanted": {"body.1": torch.empty(0)}, "known": {}, "remaining": torch.tensor(0), "model": model}
+    notes = network_notes(config) | {"round": 0, "kind": "statistics"}
+    (answer,) = [a for _, a in flower.Lines(grid, 1)._exchange({98: Letter(MEASURE, notes, body)})]
+    reasons = {"average": "train.batchnorm is not 'reestimate'", "reestimate": "policy lets parameters, scalars leave"}
+    assert answer.subject == FAILURE and reasons[batchnorm] in answer.notes["reason"]
+
+
+def test_a_site_that_is_away_when_its_own_model_is_measured_stops_nobody(config, tmp_path):
+    train = Train(rounds=2, batch_size=8, batchnorm="reestimate", quorum=2)
+    config = replace(config, method="local", train=train)
+    grid = federation(tmp_path / "sites", guests=())
+    lines = experiment.run(network.prepare(config, flower.Lines(grid, 1), SITES), tmp_path / "run")
+    next(lines)
+    del grid.apps[99]  # painting
+    second = next(lines)
+    assert {"site": "painting", "request": "statistics", "reason": "is not connected"} in second["aside"]
+    assert "statistics" in second["left"]["photo"]
+
+
 def test_a_sites_policy_can_refuse_statistics_where_a_network_has_any(config, tmp_path):
     config = replace(config, method="fedavg", train=Train(rounds=1, batch_size=8, batchnorm="reestimate"))
     grid = federation(tmp_path / "sites", guests=())

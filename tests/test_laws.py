@@ -203,8 +203,7 @@ def test_a_network_that_draws_while_it_is_evaluated_cannot_be_re_estimated():
         reestimable(lambda: replace(fedavg(), networks=network))
 
 
-def test_a_method_that_evaluates_another_model_each_time_cannot_be_re_estimated(monkeypatch):
-    """Whoever measures must leave parameters alone."""
+def test_re_estimation_that_moves_parameters_is_found_out(monkeypatch):
 
     def moved(models, *given):
         outcome = reestimated(models, *given)

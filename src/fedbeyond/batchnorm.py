@@ -12,7 +12,6 @@ from torch import nn
 
 from .client import Handler
 from .data.site import Site
-from .errors import ConfigError
 from .method import Method
 from .nets import Networks, Task, norms
 from .tree import Tree
@@ -27,11 +26,6 @@ def average(method: Method) -> Method:
 
 def reestimate(method: Method) -> Method:
     """Train as under `average`; measure the statistics of models that are evaluated anew (see reestimation.py)."""
-    if method.privacy:
-        raise ConfigError(
-            "train.batchnorm = 'reestimate' sends moments of a site's images, to which dp adds no noise; set "
-            "train.batchnorm = 'average', or use a network without BatchNorm, as in convnet(norm=group)"
-        )
     return replace(method, reestimate=True)
 
 

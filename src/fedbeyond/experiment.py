@@ -28,9 +28,9 @@ from .gate import Failure, Gate, Left
 from .judging import Judges, Models, judged, judges_here
 from .method import Method
 from .nets import Networks, Task
-from .nets.moments import Levels, levels
+from .nets.moments import Levels
 from .privacy import spent
-from .reestimation import Outcome, reestimated
+from .reestimation import Outcome, levels_of, reestimated
 from .results import RESULTS, TIMES, Line
 from .selection import CRITERIA, DEFAULT, chosen
 from .server import Round
@@ -107,7 +107,7 @@ def prepare(config: Config, device: str = "cpu", workers: int = 1) -> Experiment
         engine = Workers(method.client, sites, workers, splits, device)
         judges = engine.judges(homes)
     begin = partial(beginnings, method, task, config.seed)
-    measured = levels(nets["model"], shape) if method.reestimate else ()
+    measured = levels_of(method, nets["model"], shape)
     return Experiment(config, method, nets, engine, gate, judges, vals, tests, homes, owns, device, begin, measured)
 
 
@@ -229,7 +229,7 @@ def describe(experiment: Experiment, now: Round, state: Tree, minutes: dict[str,
     if (number + 1) % train.evaluate_every == 0 or number + 1 == train.rounds:
         with part("evaluation"):
             models = experiment.method.judged(state["server"])
-            found = evaluated(models, number, experiment.judges, anew(experiment, now, minutes))
+            found = evaluated(models, number, experiment.judges, reestimator(experiment, now, minutes))
     if found.outcome:
         minutes["left"] += found.outcome.left
         minutes["down"].update(found.outcome.received)
@@ -255,7 +255,7 @@ def describe(experiment: Experiment, now: Round, state: Tree, minutes: dict[str,
     return line, found.models.get("model", state["server"]["model"])
 
 
-def anew(experiment: Experiment, now: Round, minutes: dict[str, Any]) -> Callable[[Models, int], Outcome] | None:
+def reestimator(experiment: Experiment, now: Round, minutes: dict[str, Any]) -> Callable[[Models, int], Outcome] | None:
     """How the statistics of this round's models are re-estimated, if they are: sites count as they did in training."""
     if not experiment.levels:
         return None

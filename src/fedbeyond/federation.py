@@ -15,7 +15,7 @@ from .gate import Failure, Gate, finite
 from .hearing import Federation as Federation
 from .hearing import heard
 from .method import Method
-from .reestimation import Passes
+from .reestimation import SuspendedPasses
 from .server import Post, Reply, Request, Round
 from .stopwatch import part
 from .tree import Tree
@@ -110,7 +110,7 @@ class Simulator:
 
     def __init__(self, client: Client, sites: list[Site]) -> None:
         self.client, self.sites = client, {site.name: site for site in sorted(sites, key=lambda s: s.name)}
-        self.passes = Passes(self.sites)
+        self.passes = SuspendedPasses(self.sites)
         self.enrol()
 
     def enrol(self) -> None:

@@ -22,9 +22,8 @@ from .letters import ASK, ENROL, EVALUATE, MEASURE, REPLY, Letter, failure
 from .machine import Machine as Machine
 from .method import Method
 from .nets import Task
-from .nets.moments import tracked
 from .policy import Policy, audit
-from .reestimation import moments_of
+from .reestimation import levels_of, moments_of
 from .server import Post, Request
 from .setting import dataset, method_of, networks, of_a_site, public, require, rules
 from .tree import Tree
@@ -60,7 +59,7 @@ def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Hos
     facts |= {"classes": list(domains.classes), "domain": machine.domain or machine.site}
     if machine.role == "guest":
         return Host(machine.site, method, None, nets["model"], data, machine.folder, facts, policy)
-    if method.reestimate and tracked(nets["model"]):
+    if levels_of(method, nets["model"], shape):
         policy.measure()
     policy.enough(len(data["train"][1]))
     judged = {part: split for part, split in data.items() if part != "train"}
@@ -226,6 +225,9 @@ def reply(host: Host, letter: Letter) -> Letter:
 def _moments(host: Host, path: Path, letter: Letter) -> Letter:
     """Answer for one level of BatchNorm layers; the model comes with the first, and is kept for those after it."""
     assert host.site
+    if not host.method.reestimate:
+        raise FederationError(f"{host.name} sends no statistics: this run's train.batchnorm is not 'reestimate'")
+    host.policy.measure()
     number, body = int(letter.notes["round"]), letter.body
     if "model" in body:
         with files.storing(host.folder):

@@ -15,7 +15,7 @@ from .host import playable, unweighted
 from .judging import Judgement, Models, of_a_client
 from .letters import ASK, ENROL, EVALUATE, MEASURE, REPLY, Letter
 from .nets import Task
-from .nets.moments import levels
+from .reestimation import levels_of
 from .server import Post, Reply, Request
 from .setting import beginnings, networks, outlines
 from .tree import Tree
@@ -148,8 +148,8 @@ def prepare(
     gate = Gate(method.sends, outlines(method, nets), engine.sizes, config.train.quorum)
     homes = {name: str(facts["domain"]) for name, facts in engine.facts.items()}
     begin = partial(beginnings, method, task, config.seed)
-    anew = levels(nets["model"], task.shape) if method.reestimate else ()
-    return Experiment(config, method, nets, engine, gate, engine.judge, {}, {}, homes, begin=begin, levels=anew)
+    levels = levels_of(method, nets["model"], task.shape)
+    return Experiment(config, method, nets, engine, gate, engine.judge, {}, {}, homes, begin=begin, levels=levels)
 
 
 def told(config: Config) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from .errors import ConfigError, MissingError
 from .method import Method
 from .nets import Classifier, Task, read
 from .nets import weights as files
-from .nets.moments import levels, tracked
+from .nets.moments import tracked
 from .privacy import promise
+from .reestimation import levels_of
 from .spelling import parse, unseen_domains
 
 
@@ -172,7 +173,7 @@ def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]
 
 def statistics(method: Method, net: nn.Module, shape: tuple[int, ...]) -> Iterator[str]:
     """What leaves a site, and how often it is asked, where BatchNorm statistics are re-estimated."""
-    measured = levels(net, shape) if method.reestimate else ()
+    measured = levels_of(method, net, shape)
     if measured:
         channels = sum(layer.num_features for layer in tracked(net).values())
         yield f"  {'moments':16} {'statistics':12} {8 * channels:12,} bytes  (in answer to 'statistics')"

@@ -9,22 +9,23 @@ the model that are evaluated, saved and exported carry these statistics: trainin
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import tree
 from .data.site import Site
-from .gate import Answers, Failure, Gate, Left
-from .method import Sent
+from .errors import ConfigError
+from .gate import Answers, Failure, Gate, Left, finite
+from .method import Method, Sent
 from .nets import write
-from .nets.moments import Levels, Pass, measured
+from .nets.moments import Levels, Pass, levels, measured
 from .server import Reply, Request
 from .tree import Tree
 
 KIND = "statistics"  # of request
-TOGETHER = 16  # sites whose passes may wait in memory; those of more are begun anew for every level
+MAX_WAITING = 2**31  # bytes of layers' inputs that suspended passes may hold; sites beyond begin anew for every level
 Measure = Callable[[Request, int], Answers]  # carry a request of a round to sites
 Models = Mapping[str, Tree]
 
@@ -37,21 +38,37 @@ def _like(nets: Tree, body: Tree) -> Tree:
 SENDS = {KIND: {"moments": Sent("statistics", _like)}}
 
 
+def levels_of(method: Method, net: nn.Module, shape: Sequence[int]) -> Levels:
+    """The layers that a method's models are measured at before they are evaluated; none, if it does not want that."""
+    found = levels(net, shape) if method.reestimate else ()
+    if found and method.privacy:
+        raise ConfigError(
+            "train.batchnorm = 'reestimate' sends moments of a site's images, to which dp adds no noise; set "
+            "train.batchnorm = 'average', or use a network without BatchNorm, as in convnet(norm=group)"
+        )
+    return found
+
+
 def conversation(model: Tree, levels: Levels, weights: Mapping[str, float]) -> Generator[Request, list[Reply], Tree]:
     """Ask those who have a weight for the moments of one level after the other; the model with the new statistics.
 
-    Who does not answer for one level is not asked for the next; the weights of the others are renormalised. The model
-    is sent once: sites keep it while levels remain.
+    Who does not answer for one level is not asked for the next; the weights of the others are renormalised. If nobody
+    is left, or what they sent is too large to be combined, the model keeps the statistics that it has. The model is
+    sent once: sites keep it while levels remain.
     """
     known, asked = Tree(), tuple(sorted(weights))
     for place, level in enumerate(levels):
         body: Tree = {"wanted": {name: torch.empty(0) for name in level}, "known": known}
         body |= {"remaining": torch.tensor(len(levels) - place - 1)} | ({} if place else {"model": model})
-        replies = yield Request(KIND, body, asked, quorum=1)
+        replies = yield Request(KIND, body, asked, quorum=0)
         asked = tuple(reply.client for reply in replies)
-        found = [reply.body["moments"] for reply in replies]
+        if not asked:
+            return model
         shares = [weights[client] for client in asked]
-        known = known | {name: combined([one[name] for one in found], shares) for name in level}
+        fresh = {name: combined([reply.body["moments"][name] for reply in replies], shares) for name in level}
+        if not finite(*tree.leaves(fresh)):
+            return model
+        known = known | fresh
     return with_statistics(model, known)
 
 
@@ -92,7 +109,8 @@ def reestimated(
     outcome = Outcome({}, [], [], Counter())
     gate = Gate(SENDS, gate.nets, gate.enrolled, gate.quorum)
     for name, model in models.items():
-        talk = conversation(model, levels, {name: 1.0} if name in gate.enrolled and name != "model" else weights)
+        own = name in gate.enrolled and name != "model"
+        talk = conversation(model, levels, {name: 1.0} if own else weights)
         request = next(talk)
         while name not in outcome.models:
             verdict = gate.admit(request, measure(request, number))
@@ -103,6 +121,9 @@ def reestimated(
                 request = talk.send(verdict.replies)
             except StopIteration as end:
                 outcome.models[name] = end.value
+                if end.value is model and verdict.replies:
+                    reason = "sent moments that together are not finite; the model keeps averaged statistics"
+                    outcome.rejected.extend(Failure(reply.client, reason) for reply in verdict.replies)
     return outcome
 
 
@@ -110,11 +131,11 @@ def moments_of(site: Site, model: Tree, request: Request) -> Reply:
     """A site's answer to one level, in a pass of its own through the model."""
     body = request.body
     net = write(site.nets["model"], model)
-    found = measured(net, site.clean(), _on(site, body["known"]), list(body["wanted"]))
-    return Reply(site.name, {"moments": _on(None, found)}, site.size)
+    found = measured(net, site.clean(), tree.to(site.device, body["known"]), list(body["wanted"]))
+    return Reply(site.name, {"moments": tree.to("cpu", found)}, site.size)
 
 
-class Passes:
+class SuspendedPasses:
     """Sites of one process, whose forward passes wait between levels: a model is measured in one pass a site."""
 
     def __init__(self, sites: Mapping[str, Site]) -> None:
@@ -126,8 +147,6 @@ class Passes:
         if "model" in request.body:
             self.close()
             self.model = request.body["model"]
-            for site in [self.sites[name] for name in request.to if len(request.to) <= TOGETHER]:
-                self.waiting[site.name] = Pass(write(site.nets["model"], self.model), site.clean())
         answers: dict[str, Reply | Failure] = {}
         for name in request.to:
             try:
@@ -142,18 +161,16 @@ class Passes:
         """Leave passes that wait where they are."""
         for one in self.waiting.values():
             one.close()
-        self.waiting = {}
+        self.waiting, self.model = {}, {}
 
     def _answer(self, site: Site, request: Request) -> Reply:
-        wanted = list(request.body["wanted"])
-        if len(wanted) > 1 or site.name not in self.waiting:  # later layers of a level lie behind others not yet known
+        wanted, known = list(request.body["wanted"]), request.body["known"]
+        one = self.waiting.get(site.name)
+        if one is None and not known and sum(other.bytes for other in self.waiting.values()) < MAX_WAITING:
+            one = self.waiting[site.name] = Pass(write(site.nets["model"], self.model), site.clean())
+        if one is None or len(wanted) > 1:  # the other layers of a level lie behind some that are not yet known
             return moments_of(site, self.model, request)
-        name, found = self.waiting[site.name].advance(_on(site, request.body["known"]))
+        name, found = one.advance(tree.to(site.device, known))
         if [name] != wanted:
-            raise ValueError(f"the pass stopped at {name!r}, not at {wanted}")
-        return Reply(site.name, {"moments": {name: _on(None, found)}}, site.size)
-
-
-def _on(site: Site | None, node: Any) -> Any:
-    """A tree on the device of a site, or in main memory."""
-    return tree.to(site.device if site else "cpu", node)
+            raise ValueError(f"the pass stopped at {name or 'its end'}, not at {wanted[0]}")
+        return Reply(site.name, {"moments": {name: tree.to("cpu", found)}}, site.size)

@@ -1,9 +1,9 @@
-"""What holds when BatchNorm statistics of a method's models are re-estimated at the toy sites."""
+"""What holds when BatchNorm statistics of a method's model are re-estimated at the toy sites."""
 
 from ..gate import Answers, Failure
 from ..method import Method
 from ..nets.moments import levels, tracked
-from ..reestimation import Measure, Models, Passes, moments_of, reestimated
+from ..reestimation import Measure, SuspendedPasses, moments_of, reestimated
 from ..server import Request
 from ..tree import Tree
 from . import toy
@@ -11,46 +11,48 @@ from .compare import LawBroken, ensure_equal
 from .faults import FAULTS, FAULTY, Fault, across, spoil
 
 
-def ensure_reestimable(method: Method, models: Models) -> None:
-    """Measure models anew in several ways, which must agree; raises `LawBroken` where they do not."""
-    if (net := toy.nets(method)["model"]) and not tracked(net):
+def ensure_reestimable(method: Method) -> None:
+    """Measure the method's first model anew in several ways, which must agree; raises `LawBroken` where they do not."""
+    net = toy.nets(method, toy.DEEPER)["model"]
+    if not tracked(net):
         if levels(net, toy.TASK.shape):
             raise LawBroken("a network without BatchNorm is to be measured")
         return
-    want = _measured(method, models)
-    for name, model in want.items():
-        statistics = {f"{layer}.{part}" for layer in tracked(net) for part in ("running_mean", "running_var")}
-        own, fresh = models[name], dict(model["buffers"])
-        fresh |= {key: own["buffers"][key] for key in statistics}
-        ensure_equal(model | {"buffers": fresh}, own, "re-estimation changes more than running statistics")
-    ensure_equal(_measured(method, models), want, "a second re-estimation gives other statistics")
-    ensure_equal(_measured(method, models, over_a_wire(method)), want, "as bytes, in another order, they differ")
-    if method.pooled or len(models) > 1:  # nobody is left to go on with
+    model = toy.shared(method, toy.DEEPER)["model"]
+    want = _measured(method, model)
+    statistics = {f"{layer}.{part}" for layer in tracked(net) for part in ("running_mean", "running_var")}
+    own = {key: model["buffers"][key] for key in statistics}
+    ensure_equal(want | {"buffers": want["buffers"] | own}, model, "re-estimation changes more than running statistics")
+    ensure_equal(_measured(method, model), want, "a second re-estimation gives other statistics")
+    ensure_equal(_measured(method, model, over_a_wire(method)), want, "as bytes, in another order, they differ")
+    if method.pooled:  # nobody is left to go on with
         return
-    absent = _measured(method, models, fault="absent")
-    for fault in FAULTS:
-        got = _measured(method, models, fault=fault)
-        ensure_equal(got, absent, f"a site whose moments are spoilt ({fault}) changes more than its absence would")
+    for level in (0, 1):
+        absent = _measured(method, model, fault="absent", level=level)
+        for fault in FAULTS:
+            got = _measured(method, model, fault=fault, level=level)
+            ensure_equal(got, absent, f"a site whose moments are spoilt ({fault}) changes more than its absence would")
 
 
 def _measured(
-    method: Method, models: Models, measure: Measure | None = None, fault: Fault | None = None
-) -> dict[str, Tree]:
-    """Models with statistics measured at the toy sites; with a `fault` of one of them in its first answer."""
-    sites = {site.name: site for site in toy.sites(method)}
-    passes = Passes(sites)
+    method: Method, model: Tree, measure: Measure | None = None, fault: Fault | None = None, level: int = 0
+) -> Tree:
+    """The model with statistics measured at the toy sites; with a `fault` of one of them at a level."""
+    sites = {site.name: site for site in toy.sites(method, task=toy.DEEPER)}
+    passes = SuspendedPasses(sites)
+    found = levels(sites[min(sites)].nets["model"], toy.TASK.shape)
 
     def faulty(request: Request, number: int) -> Answers:
         answers = passes.measure(request, number)
-        if "model" in request.body and fault:
+        if fault and int(request.body["remaining"]) == len(found) - 1 - level:
             absent = Failure(FAULTY, "did not answer")
             answers[FAULTY] = absent if fault == "absent" else spoil(answers[FAULTY], fault, "west")
         return answers
 
-    found = levels(toy.nets(method)["model"], toy.TASK.shape)
     weights = {name: float(site.size) for name, site in sites.items()}
+    gate = toy.gate(method, task=toy.DEEPER)
     try:
-        return reestimated(models, found, weights, measure or faulty, toy.gate(method), 0).models
+        return reestimated({"model": model}, found, weights, measure or faulty, gate, 0).models["model"]
     finally:
         passes.close()
 
@@ -61,7 +63,7 @@ def over_a_wire(method: Method) -> Measure:
 
     def measure(request: Request, number: int) -> Answers:
         held.update({"model": request.body["model"]} if "model" in request.body else {})
-        sites = {site.name: site for site in toy.sites(method)}
+        sites = {site.name: site for site in toy.sites(method, task=toy.DEEPER)}
         sent = request._replace(body=across(request.body))
         replies = {name: moments_of(sites[name], held["model"], sent) for name in reversed(request.to)}
         return {name: reply._replace(body=across(reply.body)) for name, reply in replies.items()}

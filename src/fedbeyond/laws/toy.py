@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.images import Split
 from ..data.pooling import POOLED, pool
@@ -26,7 +26,28 @@ def tiny(task: Task) -> Classifier:
     return net
 
 
+def deeper(task: Task) -> Classifier:
+    """Three BatchNorm layers, two of which depend on no other: for what is measured layer by layer."""
+    net = Classifier(Deeper(task.shape[0]), 4, len(task.classes))
+    net.stages = ("body.first", "body.beside")
+    return net
+
+
+class Deeper(nn.Module):
+    """Two convolutions beside each other, and a normalisation of their sum."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(channels, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        self.beside = nn.Sequential(nn.Conv2d(channels, 4, 1), nn.BatchNorm2d(4))
+        self.last = nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.last(self.first(x) + self.beside(x)))
+
+
 TASK = Task(CLASSES, (3, 6, 6), tiny, len(SIZES))
+DEEPER = TASK._replace(network=deeper)
 
 
 def domains(sizes: dict[str, int] = SIZES) -> dict[str, dict[str, Split]]:
@@ -41,20 +62,20 @@ def domains(sizes: dict[str, int] = SIZES) -> dict[str, dict[str, Split]]:
     return data
 
 
-def nets(method: Method) -> Networks:
+def nets(method: Method, task: Task = TASK) -> Networks:
     """The method's networks on the toy task."""
-    return networks(method, TASK, 0, "cpu")
+    return networks(method, task, 0, "cpu")
 
 
-def shared(method: Method) -> Tree:
+def shared(method: Method, task: Task = TASK) -> Tree:
     """Those of them that the server holds, as trees."""
-    made = nets(method)
+    made = nets(method, task)
     return {name: read(made[name]) for name in method.shared}
 
 
-def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1) -> list[Site]:
+def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1, task: Task = TASK) -> list[Site]:
     """The toy sites, as the method samples and augments them."""
-    scratch, data = nets(method), domains(sizes)
+    scratch, data = nets(method, task), domains(sizes)
     settings: dict[str, Any] = {"augment": method.augment, "sampler": method.sampler, "batch_size": 8, "epochs": epochs}
     if method.pooled:
         pooled, settings["origin"] = pool(data)
@@ -65,7 +86,7 @@ def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1) -> lis
     return [Site(name, splits, scratch, **settings) for name, splits in data.items()]
 
 
-def gate(method: Method, sizes: dict[str, int] = SIZES, quorum: int | None = None) -> Gate:
+def gate(method: Method, sizes: dict[str, int] = SIZES, quorum: int | None = None, task: Task = TASK) -> Gate:
     """The gate before the toy sites."""
     held = {POOLED: sum(sizes.values())} if method.pooled else sizes
-    return Gate(method.sends, shared(method), held, quorum)
+    return Gate(method.sends, shared(method, task), held, quorum)

@@ -128,10 +128,11 @@ def norms(net: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._BatchNorm
 def with_group_norm(net: Net) -> Net:
     """Replace every BatchNorm layer by GroupNorm (Wu, He; ECCV 2018), which keeps no statistics of training images.
 
-    Groups have eight channels, or as many as divide a layer's channels evenly.
+    Groups have eight channels, or four or two where eight do not fit; otherwise all channels are one group.
     """
     for name, layer in list(norms(net)):
-        groups = layer.num_features // math.gcd(layer.num_features, GROUP)
+        size = math.gcd(layer.num_features, GROUP)
+        groups = layer.num_features // size if size > 1 else 1
         net.set_submodule(name, nn.GroupNorm(groups, layer.num_features, layer.eps, layer.affine))
     return net
 

@@ -22,7 +22,6 @@ from . import norms
 from .statistics import moments, set_statistics, tracks
 
 Levels = tuple[tuple[str, ...], ...]  # names of layers; those of one level can be measured together
-Look = Callable[[str, Tensor], None]  # at a layer's input, before the layer computes
 
 
 class _Reached(Exception):
@@ -35,7 +34,7 @@ def tracked(net: nn.Module) -> dict[str, _BatchNorm]:
 
 
 @contextmanager
-def _before(layers: Mapping[str, _BatchNorm], act: Look) -> Iterator[None]:
+def _before(layers: Mapping[str, _BatchNorm], act: Callable[[str, Tensor], None]) -> Iterator[None]:
     """Call `act` with the name of each layer and its input, before the layer computes."""
     hooks = [
         layer.register_forward_pre_hook(lambda layer, given, name=name: act(name, given[0]))
@@ -52,28 +51,59 @@ def _before(layers: Mapping[str, _BatchNorm], act: Look) -> Iterator[None]:
 def levels(net: nn.Module, shape: Sequence[int]) -> Levels:
     """Sort the BatchNorm layers by what their inputs depend on, for images of a shape; without layers never called.
 
-    One image goes through the network, whose tensors know how many BatchNorm layers lie one behind the other before.
+    One image goes through the network, whose tensors know how many BatchNorm layers lie one behind the other before
+    them. What is written in place is not seen that way: layers that seem to go together are measured together and one
+    after the other, and if that differs, all are measured one after the other.
     """
-    layers, found = tracked(net.eval()), dict[str, int]()
+    layers, depths = tracked(net.eval()), dict[str, int]()
     if not layers:
         return ()
 
     def look(name: str, given: Tensor) -> None:
-        found[name] = max(found.get(name, 0), depth_of(given))
+        depths.setdefault(name, _depth_of(given))
 
     def behind(layer: nn.Module, given: Any, output: Tensor) -> Tensor:
-        return _Traced.of(output, depth_of(output) + 1)
+        return _Traced.of(output, _depth_of(output) + 1)
 
     hooks = [layer.register_forward_hook(behind) for layer in layers.values()]
     image = torch.zeros(1, *shape, device=next(net.parameters()).device)
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        try:
+            with _before(layers, look), _eager():
+                net(_Traced.of(image, 0))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        order = sorted(depths, key=lambda name: depths[name])  # a stable order: by depth, then as they are called
+        found = tuple(tuple(n for n in order if depths[n] == depth) for depth in sorted(set(depths.values())))
+        together = image.device.type == "meta" or _independent(net, torch.rand(2, *shape).to(image.device), found)
+    return found if together else tuple((name,) for name in depths)
+
+
+def _independent(net: nn.Module, x: Tensor, found: Levels) -> bool:
+    """Whether layers of one level have the same moments measured together and one after the other."""
+    if all(len(level) == 1 for level in found):
+        return True
+    before = {name: layer.state_dict() for name, layer in tracked(net).items()}
+    before = {name: {key: value.clone() for key, value in state.items()} for name, state in before.items()}
+    known, alone, one = Tree(), Tree(), Pass(net, x)
     try:
-        with torch.random.fork_rng(range(torch.cuda.device_count())), _before(layers, look), _eager():
-            net(_Traced.of(image, 0))
+        while (stop := one.advance(known))[0]:
+            alone[stop[0]] = stop[1]
+            known = known | {stop[0]: {"mean": stop[1]["mean"], "variance": stop[1]["deviation"].square()}}
+        for place, level in enumerate(found):
+            earlier = {name: known[name] for names in found[:place] for name in names}
+            for name, layer in tracked(net).items():  # whoever depends on a layer that is not yet known, shows it
+                set_statistics(layer, before[name]["running_mean"] + 1, before[name]["running_var"] + 1)
+            together = measured(net, x, earlier, level) if len(level) > 1 else {}
+            for name in together:
+                if not all(torch.allclose(alone[name][key], together[name][key], rtol=1e-3) for key in alone[name]):
+                    return False
     finally:
-        for hook in hooks:
-            hook.remove()
-    depths = sorted(set(found.values()))
-    return tuple(tuple(name for name in found if found[name] == depth) for depth in depths)
+        one.close()
+        for name, layer in tracked(net).items():
+            layer.load_state_dict(before[name])
+    return True
 
 
 class _Traced(Tensor):
@@ -91,17 +121,17 @@ class _Traced(Tensor):
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
             result = function(*args, **(kwargs or {}))
-        depth = depth_of([args, kwargs])
-        return tree_map_only(Tensor, lambda tensor: cls.of(tensor, max(depth, depth_of(tensor))), result)
+        depth = _depth_of([args, kwargs])
+        return tree_map_only(Tensor, lambda tensor: cls.of(tensor, max(depth, _depth_of(tensor))), result)
 
 
-def depth_of(given: Any) -> int:
+def _depth_of(given: Any) -> int:
     """The greatest depth of the tensors in something."""
     return max((leaf.depth for leaf in tree_leaves(given) if isinstance(leaf, _Traced)), default=0)
 
 
 def _eager() -> AbstractContextManager[Any]:
-    """Within the block, compiled networks compute as if they were not: passes stop in the middle of them."""
+    """Within the block, compiled networks compute as if they were not, in all threads: passes stop within them."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
@@ -109,6 +139,8 @@ def _eager() -> AbstractContextManager[Any]:
 def measured(net: nn.Module, x: Tensor, known: Tree, wanted: Sequence[str]) -> Tree:
     """Measure the layers `wanted` on a batch, with the `known` statistics in the layers before them."""
     layers, found = tracked(net.eval()), dict[str, Tree]()
+    if strange := [name for name in (*known, *wanted) if name not in layers]:
+        raise ValueError(f"the network has no BatchNorm layer {', '.join(strange)}; it has {', '.join(layers)}")
     for name, statistics in known.items():
         set_statistics(layers[name], statistics["mean"], statistics["variance"])
 
@@ -128,25 +160,25 @@ def measured(net: nn.Module, x: Tensor, known: Tree, wanted: Sequence[str]) -> T
 class Pass:
     """A forward pass that stops at every layer whose statistics are not known, and resumes when they are.
 
-    It runs in a thread of its own, which stands still but within `advance`: a call cannot be left and taken up again
-    otherwise. Many passes may share a network, if nobody writes other parameters into it in between.
+    It runs in a thread of its own, which stands still except within `advance` and `close`: a call cannot be left and
+    taken up again otherwise. Several passes may share a network, if all have the same parameters.
     """
 
     def __init__(self, net: nn.Module, x: Tensor) -> None:
         self.net, self.x, self.known = net.eval(), x, Tree()
-        self.stopped_at, self.over = ("", Tree()), False
-        self.error: Exception | None = None
+        self.stopped_at, self.bytes = ("", Tree()), 0
+        self.error: BaseException | None = None
+        self.over = False
         self._resume, self._stopped = Semaphore(0), Semaphore(0)
         self._thread = Thread(target=self._run, daemon=True)
 
     def advance(self, known: Tree) -> tuple[str, Tree]:
-        """Go on with what is known up to the next layer that is not; its name, and the moments of what it is given."""
+        """Go on with what is known up to the next layer that is not: its name, and the moments of what it is given.
+
+        Behind the last such layer, the name is empty.
+        """
         self.known = known
-        if self._thread.ident is None:
-            self._thread.start()
-        else:
-            self._resume.release()
-        self._stopped.acquire()
+        self._go_on()
         if self.error:
             raise self.error
         return self.stopped_at
@@ -154,28 +186,37 @@ class Pass:
     def close(self) -> None:
         """Leave the pass where it is."""
         self.over = True
-        if self._thread.ident is not None:
-            self._resume.release()
+        if self._thread.is_alive():
+            self._go_on()
             self._thread.join()
 
+    def _go_on(self) -> None:
+        # what computes differently in the whole process must be as it was while the thread stands still
+        with computing(self.x.device.type, self.net), _eager():
+            if self._thread.ident is None:
+                self._thread.start()
+            else:
+                self._resume.release()
+            self._stopped.acquire()
+
     def _run(self) -> None:
-        torch.set_num_threads(torch.get_num_threads())  # a thread begins with as many as there are cores
-        layers = tracked(self.net)
         try:
-            with torch.no_grad(), _before(layers, self._at), computing(self.x.device.type, self.net), _eager():
+            torch.set_num_threads(torch.get_num_threads())  # a thread begins with as many as there are cores
+            with torch.no_grad(), _before(tracked(self.net), self._stop), computing(self.x.device.type, self.net):
                 self.net(self.x)
             self.stopped_at = ("", {})
         except _Reached:
             pass
-        except Exception as error:  # raised where somebody waits for it
+        except BaseException as error:  # raised where somebody waits for it
             self.error = error
-        self._stopped.release()
+        finally:
+            self._stopped.release()
 
-    def _at(self, name: str, given: Tensor) -> None:
+    def _stop(self, name: str, given: Tensor) -> None:
         if current_thread() is not self._thread:  # another pass through the same network
             return
         if name not in self.known:
-            self.stopped_at = (name, moments(given))
+            self.stopped_at, self.bytes = (name, moments(given)), given.nbytes
             self._stopped.release()
             self._resume.acquire()
         if self.over:
