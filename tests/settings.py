@@ -8,7 +8,7 @@ SMALL = {  # the same methods, quicker: less to train, and no warm-up that outla
     "csac": "csac(pretrain=1, width=4)",
     "fccl": "fccl(images=8, batch=8, pretrain=1)",
     "ddaig": "ddaig(width=2, warmup=1)",
-    "ats": "ats(width=2, warmup=1)",
+    "ats": "ats(width=8, warmup=1)",  # in a narrower generator one ReLU that flips makes rounding show
 }
 
 REFUSED = [  # the server weighs for itself, there is one site, or nothing would come of it
@@ -46,11 +46,11 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     ],
     "ndag(width=4, warmup=0, decay=0.5)": [
         "alpha=0", "alpha=0.6", "margin=0.001", "width=8", "decay=0.9", "kind=1", "kind=2", "learn=generated",
-        "warmup=2",
+        "warmup=2", "statistics=average", "space=input", "clamp=true",
     ],
     "feddag(width=4, warmup=0, decay=0.5, beta=3, rho=0.5)": [
         "alpha=0", "learn=generated", "kind=1", "rho=0", "norm=linf", "beta=0", "history=0", "evaluators=1",
-        "exclude_self=true", "warmup=2",
+        "exclude_self=true", "warmup=2", "statistics=average", "space=input", "clamp=true",
     ],
     "fedavg+sha(beta=3, rho=0.5)": [
         "rho=0", "norm=linf", "beta=0", "history=0", "evaluators=1", "exclude_self=true", "warmup=2",
@@ -99,5 +99,7 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
     "jigen": ["weight=0", "weight=2", "orders=9", "whole=0.5"],
     "mixup": ["alpha=0", "alpha=1"],
     "ddaig(width=4, warmup=0)": ["strength=1", "share=0.2", "width=8", "domains=network", "warmup=2"],
-    "ats(width=4, warmup=0, decay=0.5)": ["margin=0.3", "width=8", "decay=0.9", "learn=generated", "warmup=2"],
+    "ats(width=4, warmup=0, decay=0.5)": ["margin=0.3", "width=8", "decay=0.9", "learn=generated", "warmup=2",
+        "statistics=average",
+    ],
 }  # fmt: skip

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 from torch import nn
+from torch.nn import functional as F
 
 from fedbeyond import registry, tree
 from fedbeyond.client import descend
@@ -16,13 +17,24 @@ from fedbeyond.errors import ConfigError, FederationError
 from fedbeyond.federation import Simulator
 from fedbeyond.laws import simulate, toy
 from fedbeyond.laws.faults import Faulty
+from fedbeyond.methods.ats import ats
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.methods.feddag import feddag
 from fedbeyond.methods.ga import ga
-from fedbeyond.methods.ndag import distance, follow, ndag, novelty, steadiness
+from fedbeyond.methods.ndag import (
+    distance,
+    follow,
+    lagging,
+    ndag,
+    novelty,
+    perturbing,
+    steadiness,
+    warn_if_idle,
+)
 from fedbeyond.methods.sha import judge, judges, pruned, score, sha, share_changed, uphill, within
 from fedbeyond.nets import read, write
 from fedbeyond.nets.fcn import Fcn, Normalised
+from fedbeyond.nets.weights import normalised
 from fedbeyond.optimizers import sgd
 from fedbeyond.server import Post, Reply, Request, Round
 from test_reductions import assert_close, assert_equal, model
@@ -87,7 +99,7 @@ def test_a_generators_step_raises_the_distance_of_images_below_the_margin(trio):
     with torch.no_grad():
         student.head.weight.zero_(), student.head.bias.zero_()  # it knows no class, so that novelty is all that counts
     for _ in range(5):
-        descend(step, lambda: novelty(student, X + 0.3 * generator(X), Y, seen, margin))
+        descend(step, lambda: novelty(student, X + 0.3 * generator(X), Y, seen, margin)[0])
     assert float(far().mean()) > float(before.mean())
 
 
@@ -99,7 +111,7 @@ def test_images_beyond_the_margin_give_the_generator_no_slope(trio):
     margin = float(far.median())
     with torch.no_grad():
         student.head.weight.zero_(), student.head.bias.zero_()
-    (slope,) = torch.autograd.grad(novelty(student, novel, Y, seen, margin), novel)
+    (slope,) = torch.autograd.grad(novelty(student, novel, Y, seen, margin)[0], novel)
     moved = slope.flatten(1).abs().amax(1) > 0
     assert torch.equal(moved, far <= margin) and 0 < int(moved.sum()) < 12
 
@@ -110,7 +122,9 @@ def test_novelty_and_steadiness_by_hand(trio):
     apart = (seen / seen.norm(dim=1, keepdim=True) - h / h.norm(dim=1, keepdim=True)).square().sum(1)
     error = nn.functional.cross_entropy(student(X), Y)
     margin = float(apart.median().detach())
-    torch.testing.assert_close(novelty(student, X, Y, seen, margin), error - apart.clamp(max=margin).mean())
+    loss, far = novelty(student, X, Y, seen, margin)
+    torch.testing.assert_close(loss, error - apart.clamp(max=margin).mean())
+    torch.testing.assert_close(far, apart)
     torch.testing.assert_close(steadiness(student, X, Y, seen), error + apart.mean())
     other = nn.functional.cross_entropy(student(X + 1), Y)
     both = steadiness(student, X, Y, seen, old=X + 1)
@@ -144,14 +158,119 @@ def test_a_teacher_follows_by_a_moving_average():
                 assert leaf == 7
 
 
-def test_a_teacher_keeps_a_tenth_of_itself_over_a_round_unless_told_otherwise():
+def test_without_a_decay_a_teacher_follows_by_the_steps_of_a_round():
     method, rates = ndag(width=4), []
     (site,) = toy.sites(method, {"east": 20})  # three batches of eight
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedbeyond.methods.ndag.follow", lambda teacher, student, decay: rates.append(decay))
         received = toy.shared(method) | {"warm": torch.tensor(False)}
         method.client.handlers["train"](site, received, {"teacher": received["model"], "steps": torch.tensor(99)})
-    assert rates == [approx(0.1 ** (1 / 3))] * 3
+    assert rates == [approx(3 / 13)] * 3
+
+
+@pytest.mark.parametrize("steps", [1, 5, 17, 300])
+def test_nine_tenths_of_a_rounds_progress_are_handed_on_whatever_its_steps_are(steps):
+    """A student that moves by one in each step: where the teacher is after them."""
+    student, teacher = (nn.Linear(1, 1, bias=False).requires_grad_(False) for _ in range(2))
+    teacher.weight.zero_()
+    for step in range(steps):
+        student.weight.fill_(step + 1)
+        follow(teacher, student, lagging(steps))
+    assert 0.9 <= float(teacher.weight) / steps < 0.92
+
+
+def test_the_teachers_statistics_are_those_of_clean_images_under_its_own_weights():
+    options = {"width": 4, "warmup": 0, "decay": 0.5}
+    for wide in (ndag(**options), feddag(**options), ats(margin=0.1, **options)):
+        site = toy.sites(wide)[0].reseed(0, "train")
+        received = toy.shared(wide) | {"warm": torch.tensor(False)}
+        reply, private = wide.client.handlers["train"](site, received, {})
+        params, buffers = reply["model"]["params"], reply["model"]["buffers"]
+        x, _ = site.data["train"]  # twelve: all of them are in the sample
+        h = F.conv2d(x, params["body.0.weight"], params["body.0.bias"], padding=1)
+        torch.testing.assert_close(buffers["body.1.running_mean"], h.mean((0, 2, 3)))
+        torch.testing.assert_close(buffers["body.1.running_var"], h.var((0, 2, 3), correction=0))
+        assert_equal(tree.flatten(private["teacher"]), tree.flatten(reply["model"]))  # what the site keeps, too
+
+
+def test_statistics_can_be_the_moving_average_of_the_students_instead():
+    method = ndag(width=4, warmup=0, decay=0.25, statistics="average")
+    (site, *_) = toy.sites(method)
+    x, y = site.data["train"]
+    site.data = {**site.data, "train": (x[:8], y[:8])}  # one batch
+    received = toy.shared(method) | {"warm": torch.tensor(True)}
+    known = {"teacher": received["model"], "steps": torch.tensor(9)}
+    reply, _ = method.client.handlers["train"](site.reseed(0, "train"), received, known)
+    start = received["model"]["params"]
+    h = F.conv2d(x[:8], start["body.0.weight"], start["body.0.bias"], padding=1)
+    want = 0.75 * 0.1 * h.mean((0, 2, 3))  # torch's momentum, then the teacher's; both from zero
+    torch.testing.assert_close(reply["model"]["buffers"]["body.1.running_mean"], want)
+
+
+def ones(x):
+    return torch.ones_like(x)
+
+
+def test_alpha_is_the_most_that_images_move_once_they_are_normalised_as_imagenets():
+    x = torch.rand(2, 3, 4, 4) * 2 - 1
+    moved = normalised(perturbing(0.3)(ones, x)) - normalised(x)
+    torch.testing.assert_close(moved, torch.full_like(x, 0.3))
+    torch.testing.assert_close(perturbing(0.3, "input")(ones, x) - x, torch.full_like(x, 0.3))
+    grey = x[:, :1]
+    torch.testing.assert_close(perturbing(0.3)(ones, grey) - grey, torch.full_like(grey, 0.3 * 2 * 0.226))
+
+
+def test_clamped_images_stay_between_minus_one_and_one():
+    x = torch.tensor([-1.0, 0.0, 0.9]).view(1, 1, 1, 3)
+    assert perturbing(0.3, "input", clamp=True)(ones, x).flatten().tolist() == approx([-0.7, 0.3, 1.0])
+    assert perturbing(0.3, "input")(ones, x).max().item() == approx(1.2)
+
+
+def test_the_space_of_alpha_and_the_clamp_reach_training():
+    models = [
+        model(feddag(width=4, warmup=0, alpha=0.9, **options))
+        for options in ({}, {"space": "input"}, {"space": "input", "clamp": True}, {"statistics": "average"})
+    ]
+    for place, one in enumerate(models):
+        assert all(any(not torch.equal(one[name], other[name]) for name in one) for other in models[:place])
+
+
+@torch.no_grad()
+def test_how_far_images_and_their_features_move_is_logged():
+    method = ndag(width=4, warmup=0, optimizer=sgd(0.0))
+    sites, nets, want = toy.sites(method), toy.nets(method), []
+    for site in sites:
+        x, y = (part[:8] for part in site.data["train"])  # one batch, and nothing moves
+        site.data = {**site.data, "train": (x, y)}
+        novel = x + 0.3 * 2 * torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * nets["generator"](x)
+        old, new = (nets["model"].eval().features(images) for images in (x, novel))
+        apart = old / old.norm(dim=1, keepdim=True) - new / new.norm(dim=1, keepdim=True)
+        want.append(((novel - x).abs().mean(), apart.square().sum(1).mean()))
+    with torch.enable_grad():
+        state = simulate(method, 1, federation=Simulator(method.client, sites), sizes=dict.fromkeys(toy.SIZES, 8))[0]
+    told = state["server"]["told"]
+    for place, name in enumerate(("perturbation", "distance")):
+        mean = sum(float(each[place]) for each in want) / 3
+        assert mean > 0 and float(told[name]) == approx(mean, rel=1e-4)
+
+
+def test_what_a_method_logs_stays_under_sha():
+    told = simulate(feddag(width=4), 1)[0]["server"]["told"]
+    assert set(told) == {"scores", "weights", "moved", "perturbation", "distance"}
+
+
+def test_an_idle_generator_is_warned_about_once_half_way(caplog):
+    with caplog.at_level(logging.WARNING):
+        simulate(ndag(alpha=1e-4, width=4, warmup=0), 4)
+    (record,) = caplog.records
+    assert "changes pixels (-1 to 1) by" in record.message and "larger alpha" in record.message
+    caplog.clear()
+    simulate(ndag(alpha=0.0, width=4, warmup=0), 4)  # asked for
+    simulate(ndag(alpha=1e-4, width=4, warmup=9), 4)  # still warming up
+    warn_if_idle(0.01), warn_if_idle(-0.3)  # more than one of 256 levels; noise
+    assert not caplog.records
+    warn_if_idle(0.007)
+    assert len(caplog.records) == 1
 
 
 def kept(method, rounds=2):
@@ -164,7 +283,7 @@ def kept(method, rounds=2):
 def test_the_three_ways_to_hand_out_the_model(kind):
     state, private, minutes = kept(ndag(kind=kind, width=4, warmup=0))
     sent = {left.name for happened in minutes for left in happened["left"]}
-    assert sent == {"model", "generator"} | ({"student"} if kind == 2 else set())
+    assert sent == {"model", "generator", "novelty"} | ({"student"} if kind == 2 else set())
     assert ("teacher" in private["east"]) is (kind == 3) and ("student" in state) is (kind == 2)
     assert int(private["west"]["steps"]) == 6  # two rounds of three batches
 
@@ -199,7 +318,8 @@ def test_who_starts_from_what(kind, monkeypatch):
 
 
 def test_a_teacher_that_takes_over_the_student_makes_the_first_warm_round_uniform_fedavg():
-    plain, ours = model(fedavg("uniform"), rounds=1), model(ndag(width=4, decay=0.0), rounds=1)
+    plain = model(fedavg("uniform"), rounds=1)
+    ours = model(ndag(width=4, decay=0.0, statistics="average"), rounds=1)
     assert_equal({k: v for k, v in ours.items()}, plain)
 
 

@@ -204,7 +204,9 @@ def test_what_is_generated_less_the_image_is_the_perturbation(runs, tmp_path, he
     made = generated.generate(run, x)
     assert torch.allclose(made.generated - made.images, made.perturbation, atol=1e-6)
     with torch.no_grad():
-        assert torch.allclose(made.perturbation, 0.5 * run.nets["generator"](x / 127.5 - 1), atol=1e-6)
+        drawn = run.nets["generator"](x / 127.5 - 1)
+        unit = 2 * torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)  # alpha counts in ImageNet's standard deviations
+        assert torch.allclose(made.perturbation, 0.5 * unit * drawn, atol=1e-6)
     assert made.perturbation.abs().max() > 1e-4
     _, rows = only("generated", runs, tmp_path)
     assert [row["domain"] for row in rows] == ["photo"] * 3 + ["painting"] * 3 + ["cartoon"] * 3
@@ -217,11 +219,19 @@ def test_what_is_generated_less_the_image_is_the_perturbation(runs, tmp_path, he
 
 
 @pytest.mark.parametrize(
-    ("method", "strength"),
-    [("ndag", 0.3), ("feddag:paper(alpha=0.7)", 0.7), ("ddaig(strength=2)+ga", 2), ("ats", None)],
+    ("method", "most"),
+    [
+        ("ndag", [0.3 * 0.458, 0.3 * 0.448, 0.3 * 0.45]),
+        ("ndag(space=input)", [0.3] * 3),
+        ("feddag:paper(alpha=0.7)", [0.7 * 0.458, 0.7 * 0.448, 0.7 * 0.45]),
+        ("feddag(alpha=3, clamp=true)", [1.0] * 3),
+        ("ddaig(strength=2)+ga", [2.0] * 3),
+        ("ats", [1.0] * 3),
+    ],
 )
-def test_how_strongly_a_method_perturbs_is_read_from_its_spelling(method, strength):
-    assert generated.option(method) == strength
+def test_how_strongly_a_method_perturbs_is_read_from_its_spelling(method, most):
+    made = generated.maker(method)(torch.ones_like, torch.zeros(1, 3, 2, 2))
+    assert made[0, :, 0, 0].tolist() == pytest.approx(most)
 
 
 def test_without_a_generator_there_is_nothing_generated(runs, tmp_path):

@@ -173,6 +173,24 @@ def test_a_recipe_says_what_it_is_and_spells_its_parts_canonically(path):
     assert recipe["bench"]["seeds"] == [0, 1, 2]
 
 
+def test_a_perturbation_of_sha_is_the_papers_or_none_or_one_that_counts():
+    """Between 1e-7, the letter, and 0.01 a sweep would repeat plain cross-evaluation, to the last digits."""
+    found = set()
+    for path in RECIPES:
+        for method in tomllib.loads(path.read_text())["bench"]["methods"]:
+            for part in spelling.parse(method):
+                if part.name in ("feddag", "sha"):
+                    found |= {(path.stem, part.options["rho"])} if "rho" in part.options else set()
+    assert all(rho in (0, 1e-7) or rho >= 0.01 for _, rho in found)
+    assert {rho for stem, rho in found if stem == "figure5_gdrbench"} == {0, 1e-7, 0.01, 0.05, 0.5}
+
+
+def test_plain_cross_evaluation_averages_nothing_within_a_client():
+    recipe = tomllib.loads((ROOT / "benchmarks/papers/feddag/figure7_camelyon17.toml").read_text())
+    plain = [p.options for m in recipe["bench"]["methods"] for p in spelling.parse(m) if p.options.get("rho") == 0]
+    assert plain == [{"rho": 0, "history": 0, "warmup": 5}] * 2
+
+
 def test_the_docs_name_every_recipe_and_every_misprint():
     page = (ROOT / "docs" / "papers.md").read_text()
     for path in RECIPES:

@@ -1,7 +1,7 @@
 """What generators of novel images make: the image, what is added to it, and what comes out."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,13 +9,30 @@ from torch import Tensor
 from .. import registry, spelling
 from ..config import Config
 from ..evaluate import pixels, scores
+from ..methods.ats import painted
+from ..methods.ndag import Generate, perturbing
 from ..nets import write
 from ..report.figure import Figure
 from .board import Tile, as_bytes, board, shown
 from .runs import Held, evenly
 
 EACH, MOST = 3, 12  # images of a domain, and of all
-STRENGTHS = {"feddag": "alpha", "ndag": "alpha", "ddaig": "strength", "ats": ""}  # the option; none: drawn anew
+
+
+def _ndag(options: dict[str, Any]) -> Generate:
+    return perturbing(float(options["alpha"]), options["space"], options["clamp"])
+
+
+def _ddaig(options: dict[str, Any]) -> Generate:
+    return perturbing(float(options["strength"]), "input")
+
+
+MAKERS: dict[str, Callable[[dict[str, Any]], Generate]] = {
+    "feddag": _ndag,
+    "ndag": _ndag,
+    "ddaig": _ddaig,
+    "ats": lambda options: painted,
+}
 
 
 class Made(NamedTuple):
@@ -28,7 +45,7 @@ class Made(NamedTuple):
 
 def fits(config: Config) -> bool:
     """Whether a method generates images."""
-    return spelling.parse(config.method)[0].name in STRENGTHS
+    return spelling.parse(config.method)[0].name in MAKERS
 
 
 def draw(runs: Sequence[Held]) -> Figure:
@@ -78,20 +95,16 @@ def spread(labels: Tensor, count: int) -> list[int]:
 def generate(held: Held, x: Tensor) -> Made:
     """What a run's generator makes of images, as its method has it."""
     images = pixels(x.to(held.device))
-    drawn = held.nets["generator"].eval()(images)
-    strength = option(held.run.config.method)
-    generated = drawn if strength is None else images + strength * drawn
+    generated = maker(held.run.config.method)(held.nets["generator"].eval(), images)
     return Made(images.cpu(), generated.cpu(), (generated - images).cpu())
 
 
-def option(method: str) -> float | None:
-    """How strongly a method perturbs; None: its generator draws the image itself."""
+def maker(method: str) -> Generate:
+    """Return how a method makes an image with its generator."""
     part = spelling.parse(method)[0]
-    if not (name := STRENGTHS[part.name]):
-        return None
     factory = registry.find("methods", part.name)
-    default = registry.options(factory)[name].default
-    return float(part.options.get(name, registry.presets(factory)[part.preset].get(name, default)))
+    defaults = {name: option.default for name, option in registry.options(factory).items()}
+    return MAKERS[part.name]({**defaults, **registry.presets(factory)[part.preset], **part.options})
 
 
 def said(held: Held, chances: Tensor) -> str:

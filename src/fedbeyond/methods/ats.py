@@ -23,7 +23,7 @@ from ..nets.fcn import Fcn
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Reply, Request, Round, Server, mean, uniform
 from ..tree import Tree
-from .ndag import Learn, teaching, trio
+from .ndag import NOVELTY, Learn, Statistics, teaching, trio
 
 PRESETS = {"paper": {"learn": "generated", "decay": 0.999}}
 
@@ -34,12 +34,13 @@ def ats(
     decay: Annotated[float, Field(ge=0, lt=1)] | None = None,
     learn: Learn = "both",
     warmup: Annotated[int, Field(ge=0)] = 5,
+    statistics: Statistics = "local",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """A generator of novel images against a student, a teacher that follows it, and a margin that is measured."""
     shared = ("model", "generator")
-    train = teaching(painted, margin, decay, 3, learn, optimizer)
-    sends: Sends = {"train": {name: parameters(name) for name in shared}}
+    train = teaching(painted, margin, decay, 3, learn, statistics, optimizer)
+    sends: Sends = {"train": {**{name: parameters(name) for name in shared}, "novelty": NOVELTY}}
 
     def networks(task: Task) -> Networks:
         nets = trio(width)(task)
@@ -57,7 +58,8 @@ def ats(
         body = {name: state[name] for name in shared}
         body |= {"warm": torch.tensor(now.number < warmup), "margin": furthest}
         replies = yield Request("train", body, now.clients)
-        return {name: mean(replies, name) for name in shared} | {"margin": furthest, "told": {"margin": furthest}}
+        told = {"margin": furthest, **mean(replies, "novelty")}
+        return {name: mean(replies, name) for name in shared} | {"margin": furthest, "told": told}
 
     def begin(nets: Tree) -> Tree:
         far = torch.tensor(margin or 0.0)  # until two sites have said where they are

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
-from .ndag import ndag
+from .ndag import Space, Statistics, ndag
 from .sha import sha
 
 PRESETS = {"paper": {"learn": "generated", "decay": 0.999, "rho": 1e-7}}
@@ -36,8 +36,11 @@ def feddag(
     evaluators: Annotated[int, Field(gt=0)] | None = None,
     exclude_self: bool = False,
     warmup: Count = 5,
+    statistics: Statistics = "local",
+    space: Space = "imagenet",
+    clamp: bool = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Novel styles generated against each site's student; models weighed by how all sites fare with them."""
-    local = ndag(alpha, margin, width, decay, kind, learn, warmup, optimizer)
+    local = ndag(alpha, margin, width, decay, kind, learn, warmup, statistics, space, clamp, optimizer)
     return sha(local, rho, norm, beta, history, evaluators, exclude_self, warmup)

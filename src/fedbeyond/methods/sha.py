@@ -94,7 +94,8 @@ def sha(
                 request = conversation.send(replies)
             except StopIteration as end:  # lines 7 and 8
                 now.shelf.keep(OWNER, chain(named(before), named(kept["history"])))
-                return {**end.value, "sha_history": kept["history"], "told": kept["told"]}
+                told = {**end.value.get("told", {}), **kept["told"]}  # what the method logs stays
+                return {**end.value, "sha_history": kept["history"], "told": told}
 
     sends = also(method.sends, "train", sha_sharp=parameters("model", "params"))
     return replace(
