@@ -65,10 +65,9 @@ def left_out(target: str, seed: int) -> tuple[float, float]:
     clients, lines = setup.federation.clients, []
     state = start(setup.method, clients, setup.begin())
     for number in range(ROUNDS):
-        state, minutes = play(
-            setup.method, state, Round(number, ROUNDS, clients, clients), setup.federation, setup.gate
-        )
-        lines.append(line_of(setup, number, state, minutes))
+        now = Round(number, ROUNDS, clients, clients)
+        state, minutes = play(setup.method, state, now, setup.federation, setup.gate)
+        lines.append(line_of(setup, now, state, minutes)[0])
     best = chosen(lines)
     return selection(best), unseen(best)
 

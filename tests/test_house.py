@@ -145,6 +145,15 @@ def test_every_link_and_picture_in_the_docs_exists():
                 assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
+def test_every_test_that_the_audit_names_is_there():
+    page, file = (ROOT / "docs" / "audit.md").read_text(), ""
+    named = re.findall(r"`(test_\w+\.py)?(?:::(\w+))?`", page)
+    assert len(named) > 20
+    for other, test in named:
+        file = other or file
+        assert not test or f"def {test}(" in (ROOT / "tests" / file).read_text(), f"{file}::{test}"
+
+
 def test_the_configuration_in_the_docs_can_be_read(tmp_path):
     from fedbeyond.config import load
 
