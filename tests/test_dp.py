@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from fedbeyond import experiment, flower, network, registry, tree
+from fedbeyond import NUMERICS, WIRE, experiment, flower, network, registry, tree
 from fedbeyond.client import answer, enrol
 from fedbeyond.config import Config, Train
 from fedbeyond.data.site import Site
@@ -161,8 +161,8 @@ def test_a_site_counts_the_different_answers_that_left_and_its_policy_goes_by_th
     (tmp_path / "policy.toml").write_text("most_epsilon = 6\nmost_delta = 1e-5")
     own = {"site": "photo", "data": "styles(share=0.05)", "folder": tmp_path / "state", "secret": ""}
     machine = Machine.of(own | {"policy": tmp_path / "policy.toml"})
-    config = Config(method="fedavg+dp(noise=1)", train=Train(rounds=1, batch_size=8), **small)
-    notes = {"config": network.told(config), "run": config.digest(), "sources": 3}
+    config = Config(method="fedavg+dp(noise=1)", train=Train(rounds=1, batch_size=8, batchnorm="average"), **small)
+    notes = {"config": network.told(config), "run": config.digest(), "sources": 3, "wire": WIRE, "numerics": NUMERICS}
     model = experiment.prepare(config).begin()["model"]
 
     def asked(number, factor):
@@ -243,7 +243,8 @@ def test_what_was_asked_is_counted_though_a_site_did_not_answer():
 
 
 def config(small, method="fedavg+dp(noise=20)", rounds=2, **train):
-    return Config(method=method, train=Train(rounds=rounds, batch_size=8, **train), **small)
+    averaged = {"batchnorm": "average"} | train  # dp adds no noise to moments
+    return Config(method=method, train=Train(rounds=rounds, batch_size=8, **averaged), **small)
 
 
 def test_lines_tell_the_epsilon_spent_and_none_where_nothing_is_promised(small, tmp_path):

@@ -24,14 +24,20 @@ FEW = ("cartoon", "photo")  # sites of the drill: each takes seconds of computin
 LETTERS = {"train": len(FEW), "sha_score": 1}  # of a round in which all take part
 
 
-def asked(path, method, rounds, unseen=UNSEEN):
+def asked(path, method, rounds, unseen=UNSEEN, batchnorm="average"):
     """A run's file, and what it says."""
     path.write_text(
         f"""method = "{method}"
 target = {json.dumps(unseen)}
 data = "styles(share=0.05)"
 network = "convnet(width=4)"
-train = {{rounds = {rounds}, evaluate_every = {rounds}, batch_size = 8, quorum = 1}}
+
+[train]
+rounds = {rounds}
+evaluate_every = {rounds}
+batch_size = 8
+quorum = 1
+batchnorm = "{batchnorm}"
 """
     )
     return load(path)
@@ -76,7 +82,8 @@ def submit(federation, path, out):
 
 def test_an_undisturbed_run_is_that_of_the_simulator(federation, tmp_path):
     path, out = tmp_path / "run.toml", tmp_path / "out"
-    config = asked(path, "fedsb(budget=2)+ga", rounds=2)  # in the second, gaps are known and move the weights
+    # in the second round gaps are known and move the weights; after it, statistics are measured layer by layer
+    config = asked(path, "fedsb(budget=2)+ga", rounds=2, batchnorm="reestimate")
     submit(federation, path, out)
     home = experiment.place(out, config)
     until((home / "done").exists, *federation.members)

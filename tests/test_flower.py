@@ -503,7 +503,7 @@ def test_more_rounds_than_were_told_are_refused(config, tmp_path):
 
 
 def test_every_letter_leaves_a_line_in_the_sites_log_and_no_content(config, tmp_path):
-    grid = federation(tmp_path / "sites")
+    config, grid = replace(config, train=replace(config.train, batchnorm="average")), federation(tmp_path / "sites")
     play(config, grid, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "sites" / "photo" / "audit.jsonl").read_text().splitlines()]
     said = [(line["way"], line["subject"], line.get("round"), line.get("kind")) for line in lines]

@@ -26,7 +26,7 @@ def path(tmp_path):
 target = "west"
 data = "npz(root='{tmp_path / "data"}')"
 network = "convnet(width=4)"
-train = {{rounds = 1, batch_size = 8}}
+train = {{rounds = 1, batch_size = 8, batchnorm = "average"}}
 """
     )
     return path

@@ -92,7 +92,7 @@ class Train:
     clients_per_round: Count | None = None  # None: all
     quorum: Count | None = None  # None: all but one, at least two
     transform: Choice = "none"  # of training images, before the method's own
-    batchnorm: Literal["average", "reestimate", "local", "frozen"] = "average"
+    batchnorm: Literal["average", "reestimate", "local", "frozen"] = "reestimate"
     precision: Literal["float32", "bfloat16"] = "float32"  # of products; what is stored and sent is float32
     compile: bool = False  # networks by torch's compiler
     target_part: Literal["whole", "test"] = "whole"  # of the unseen domain; test: the field's own test part
