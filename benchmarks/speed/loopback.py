@@ -29,7 +29,7 @@ CONFIG = Config(
     target="sketch",
     data="styles(share=0.33)",
     network="resnet18",
-    train=Train(rounds=4, batch_size=32),
+    train=Train(rounds=4, batch_size=32, batchnorm="average"),
 )
 IMPORT = "import flwr.supernode.cli, fedbeyond.flower"  # as the process of a letter does
 
