@@ -13,7 +13,6 @@ from fedbeyond.config import Config, Train
 from fedbeyond.errors import ConfigError
 from fedbeyond.export import CARD, export
 from fedbeyond.report import table
-from fedbeyond.results import judged
 from fedbeyond.selection import Measured, chosen, groups, pooled_mean, selection
 from fedbeyond.spelling import spell_value
 
@@ -111,14 +110,32 @@ def test_lines_of_older_versions_count_every_domain_equally_unless_they_hold_its
     assert selection({"scores": counted}) == pytest.approx((2 * 0.5 + 20 * 0.8) / 22)  # not known: as many as needed
 
 
-def test_another_dictionary_of_scores_can_be_selected_by():
-    lines = run({"a": client(0.9)}, {"a": client(0.8)}, {"a": client(0.7)})
-    for line, accuracy in zip(lines, (0.1, 0.3, 0.2), strict=True):
-        line["scores_average"] = {"a": client(accuracy)}
-    assert chosen(lines) is lines[0] and chosen(lines, scores="scores_average") is lines[1]
-    del lines[1]["scores_average"]
-    assert chosen(lines, scores="scores_average") is lines[2] and len(judged(lines, "scores_average")) == 2
-    assert selection(lines[2], scores="scores_average") == pytest.approx(0.2)
+def mixed(right, wrong, healthy=0, missed=0):
+    """A client with sick samples found and missed, and healthy ones found and missed."""
+    confusion = [[healthy, missed], [wrong, right]]
+    recalls = [row[place] / sum(row) for place, row in enumerate(confusion) if sum(row)]
+    samples = healthy + missed + right + wrong
+    shares = {"accuracy": (right + healthy) / samples, "balanced_accuracy": sum(recalls) / len(recalls)}
+    return {"val": shares | {"loss": 1.0, "confusion": confusion}, "images": samples}
+
+
+def test_a_constant_model_is_not_chosen_by_balanced_accuracy_though_most_sites_have_its_class_alone():
+    """Three sites with 30 healthy samples each, and one with 80 healthy and 20 sick."""
+    constant = {name: mixed(0, 0, healthy=30) for name in "abc"} | {"d": mixed(0, 20, healthy=80)}
+    useful = {name: mixed(0, 0, healthy=24, missed=6) for name in "abc"} | {"d": mixed(16, 4, healthy=66, missed=14)}
+    lines = run(constant, useful)
+    assert chosen(lines, "balanced_accuracy") is lines[1] and chosen(lines) is lines[0]
+    assert selection(lines[0], "balanced_accuracy") == pytest.approx(0.5)
+    # healthy 24 * 3 + 66 of 170, sick 16 of 20
+    assert selection(lines[1], "balanced_accuracy") == pytest.approx((138 / 170 + 16 / 20) / 2)
+
+
+def test_balanced_accuracy_of_a_domain_is_that_of_its_clients_samples_together():
+    """Each client has one class: the recall of a client is no balanced accuracy."""
+    clients = {"a-0": mixed(0, 0, healthy=72), "a-1": mixed(0, 28)}
+    lines = run({name: one | {"domain": "a"} for name, one in clients.items()})
+    assert selection(lines[0], "balanced_accuracy") == pytest.approx(0.5)
+    assert selection(lines[0]) == pytest.approx(0.72)
 
 
 def test_balanced_accuracy_is_a_rule_of_its_own_and_the_rule_of_runs_that_name_it():

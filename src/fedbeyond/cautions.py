@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .results import Line
-from .selection import MIN_VALIDATION, class_counts
+from .selection import MIN_VALIDATION, Matrix, added, class_counts
 
 MIN_TRAINING = 20  # training samples below which a site is named
 LISTED = 6  # names in a warning; of more, how many more
 WIDTH = 80  # columns of a terminal
 Run = tuple[str, str, int]  # method, target, seed
-Matrix = Sequence[Sequence[float]]  # confusion: true class x predicted class
 
 
 class Held(NamedTuple):
@@ -51,21 +50,21 @@ def of_sites(sites: Mapping[str, Held], classes: Sequence[str] = (), seen: str =
         )
 
 
-def of_runs(picked: Mapping[Run, Line], classes: Sequence[str] = (), scores: str = "scores") -> list[str]:
+def of_runs(picked: Mapping[Run, Line], classes: Sequence[str] = ()) -> list[str]:
     """Warn about the sites and the selected models of runs, from the selected result line of each."""
     sites: dict[str, Held] = {}
     for line in picked.values():
-        for name, held in reported(line, scores).items():
+        for name, held in reported(line).items():
             sites[name] = _joined(sites[name], held) if name in sites else held
     whole = {(method, line["target"], seed): line for (method, _, seed), line in picked.items()}
-    return [*of_sites(sites, classes, "evaluated samples"), *of_models(whole, classes, scores)]
+    return [*of_sites(sites, classes, "evaluated samples"), *of_models(whole, classes)]
 
 
-def of_models(picked: Mapping[Run, Line], classes: Sequence[str] = (), scores: str = "scores") -> Iterator[str]:
+def of_models(picked: Mapping[Run, Line], classes: Sequence[str] = ()) -> Iterator[str]:
     """Warn about models that predict one class for every sample of a domain that has several."""
     found = []
     for (method, target, seed), line in picked.items():
-        if constant := predicts_one_class(line, classes, scores):
+        if constant := predicts_one_class(line, classes):
             found.append(f"{method}, {target} unseen, seed {seed} ({constant})")
     if found:
         yield (
@@ -75,25 +74,20 @@ def of_models(picked: Mapping[Run, Line], classes: Sequence[str] = (), scores: s
         )
 
 
-def predicts_one_class(line: Line, classes: Sequence[str] = (), scores: str = "scores") -> str:
+def predicts_one_class(line: Line, classes: Sequence[str] = ()) -> str:
     """Say which class a model predicts for all samples, and where; empty if it tells classes apart."""
     matrices: dict[str, Matrix] = {}
-    for name, splits in line.get(scores, {}).items():
+    for name, splits in line.get("scores", {}).items():
         for part in ("val", "test"):
             if "confusion" in splits.get(part, {}):
                 domain = splits.get("domain", name)
-                matrices[domain] = added([matrices.get(domain), splits[part]["confusion"]])
+                matrix = splits[part]["confusion"]
+                matrices[domain] = added([matrices[domain], matrix]) if domain in matrices else matrix
     if matrices and (place := constant(added(matrices.values()))) >= 0:
         return f"{named(place, classes)} on every domain"
     large = {name: matrix for name, matrix in matrices.items() if sum(map(sum, matrix)) >= MIN_VALIDATION}
     found = {name: place for name, matrix in large.items() if (place := constant(matrix)) >= 0}
     return ", ".join(f"{named(place, classes)} on {name}" for name, place in found.items())
-
-
-def added(matrices: Iterable[Matrix | None]) -> Matrix:
-    """Add up confusion matrices; None is left out."""
-    rows = zip(*(matrix for matrix in matrices if matrix is not None), strict=True)
-    return [[sum(cells) for cells in zip(*row, strict=True)] for row in rows]
 
 
 def constant(confusion: Matrix) -> int:
@@ -113,10 +107,10 @@ def majority_rate(counts: Sequence[float]) -> float | None:
     return max(counts) / sum(counts) if sum(counts) else None
 
 
-def reported(line: Line, scores: str = "scores") -> dict[str, Held]:
+def reported(line: Line) -> dict[str, Held]:
     """Read from a result line what is known of each source site's validation samples, and of unseen domains."""
     sites: dict[str, Held] = {}
-    for name, splits in line.get(scores, {}).items():
+    for name, splits in line.get("scores", {}).items():
         counts = class_counts(splits.get("val") or splits.get("test", {}))
         samples = splits.get("images", round(sum(counts)) or None) if "val" in splits else None
         sites[name] = Held(splits.get("domain", name), None, samples, counts)

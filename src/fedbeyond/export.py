@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import __version__, cautions, checkpoint, experiment, files, portable, registry
+from . import __version__, cautions, checkpoint, experiment, files, portable, registry, selection
 from .config import Config, parse
 from .errors import ConfigError, StorageError
 from .evaluate import scores
@@ -82,7 +82,7 @@ def chosen(run: Path, select: str) -> Line:
     lines = experiment.lines(run)
     if not judged(lines):
         raise StorageError(f"{run} has no round that was judged; let it finish: give the same 'fedbeyond run' again")
-    line = RULES[select](lines)
+    line = RULES[select](lines) if select == "last" else selection.chosen(lines, selection.CRITERIA[select])
     if "scores" not in line:
         raise StorageError(f"{run}: its last round so far was not judged; let it finish, or leave out --select last")
     return line

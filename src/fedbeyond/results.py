@@ -85,6 +85,6 @@ def times(paths: Iterable[Path]) -> list[Line]:
     return [line for line in found if {"method", "seconds"} <= line.keys()]
 
 
-def judged(lines: Iterable[Line], scores: str = "scores") -> list[Line]:
+def judged(lines: Iterable[Line]) -> list[Line]:
     """Keep the rounds whose model was evaluated: all, unless train.evaluate_every says otherwise; the last always."""
-    return [line for line in lines if scores in line]
+    return [line for line in lines if "scores" in line]

@@ -30,7 +30,7 @@ TRAVEL = 10
 
 
 def ddaig(
-    strength: Annotated[float, Field(ge=0)] = 0.3,
+    strength: Annotated[float, Field(ge=0)] = 0.6,  # the paper's 0.3 counts in pixels of 0..1
     share: Annotated[float, Field(ge=0, le=1)] = 0.5,
     width: Annotated[int, Field(gt=0)] = 32,
     domains: Literal["layer", "network"] = "layer",
