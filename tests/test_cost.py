@@ -10,7 +10,7 @@ from fedbeyond.report import cost
 
 def test_bytes_are_those_of_the_trees_and_seconds_those_of_the_clock(tmp_path, small):
     for method in ("fedavg", "scaffold"):
-        config = parse({**small, "method": method, "train": {"rounds": 2}})
+        config = parse({**small, "method": method, "train": {"rounds": 2, "batchnorm": "average"}})
         assert len(list(run(prepare(config), tmp_path / method))) == 2
     lines, times = results.load([tmp_path]), results.times([tmp_path])
     assert len(times) == 4 and {line["method"] for line in times} == {"fedavg", "scaffold"}

@@ -147,7 +147,7 @@ def test_a_plan_without_data_is_that_with_data_but_for_the_images(tmp_path):
 
     make(tmp_path / "there", SPELLINGS["pacs"], KNOWN["pacs"].classes, each=2)
     there, missing = told(tmp_path / "there"), told(tmp_path / "none")
-    assert "  cartoon              13 / 1   or unseen, all 14" in there
+    assert "  cartoon              13 / 1   or unseen, all 14   majority class 14%" in there
     assert f"data: not found ({tmp_path / 'none'}: no such folder; expected" in missing[1]
     assert missing[1].endswith("planned from what is known of pacs")
     assert "domains: art_painting, cartoon, photo, sketch" in missing

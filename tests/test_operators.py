@@ -187,22 +187,25 @@ def test_preflight_names_what_is_not_ready_and_what_would_leave(folder, small):
     (bundle / "key").chmod(0o644)
     own = {"site": "photo", "superlink": "127.0.0.1:1", "data": "styles(share=0.05)", "folder": "state"}
     (bundle / "site.toml").write_text(operators.toml(own | {"policy": "policy.toml"}))
-    (bundle / "policy.toml").write_text('sends = ["parameters"]')
+    (bundle / "policy.toml").write_text('sends = ["parameters", "statistics"]')
     found = look(bundle, Config(method="fedsb", **small))
     assert not found["key"].well and "chmod 600" in found["key"].told
     assert found["data"].well and "images of photo" in found["data"].told and found["run"].well
     told = [finding.told for finding in preflight(bundle, Config(method="fedsb", **small)) if finding.what == "leaves"]
     model = tree.size(read(experiment.prepare(Config(method="fedsb", **small)).nets["model"]))
     assert f"in answer to 'train': model (parameters, {model:,} bytes)" in told
-    enrolling = "site, role, fedbeyond, shape, classes, domain, images, bytes of private state"
-    assert f"on enrolling: {enrolling}" in told and sum("evaluate" in line for line in told) == 1
+    assert any("in answer to 'statistics': " in line and "in 4 exchanges" in line for line in told)
+    enrolling = "site, role, shape, fedbeyond, wire, numerics, classes, domain, images, bytes of private state"
+    assert f"on enrolling: {enrolling}" in told and sum("'evaluate'" in line for line in told) == 1
     (bundle / "policy.toml").write_text("scores = false")
     told = [finding.told for finding in preflight(bundle, Config(method="fedavg+sha", **small))]
     assert "in answer to 'sha_score': losses (scalars)" in told
-    assert not any("evaluate" in line for line in told)
+    assert not any("'evaluate'" in line for line in told)
     (bundle / "policy.toml").write_text('sends = ["parameters"]')
     refused = look(bundle, Config(method="fedavg+ga", **small))["run"]
     assert not refused.well and "which is scalars; the site's policy lets parameters leave" in refused.told
+    refused = look(bundle, Config(method="fedsb", **small))["run"]
+    assert not refused.well and "sends statistics" in refused.told and "train.batchnorm = 'average'" in refused.told
 
 
 def test_preflight_says_which_setting_is_wrong(folder):

@@ -24,7 +24,7 @@ SOURCES = ["cartoon", "painting", "photo"]  # where sketch is unseen
 
 @pytest.fixture
 def config(small) -> Config:
-    return Config(method="erm", train=Train(rounds=2, batch_size=8), **small)
+    return Config(method="erm", train=Train(rounds=2, batch_size=8, batchnorm="average"), **small)
 
 
 def plain(value, count):
@@ -112,7 +112,7 @@ def test_erm_runs_from_the_command_line_and_is_scored_on_each_source(call, tmp_p
     (file,) = tmp_path.rglob("results.jsonl")
     for line in results.read(file):
         assert {name: list(score) for name, score in line["scores"].items()} == {
-            **{name: ["val"] for name in SOURCES},
+            **{name: ["val", "images"] for name in SOURCES},
             "sketch": ["test"],
         }
         assert line["left"].keys() == {POOLED}

@@ -17,6 +17,7 @@ from .errors import FedbeyondError
 from .host import Host, Machine, host, own_data, playable
 from .operators import CHARTER, HERE, Charter
 from .privacy import promise
+from .reestimation import levels_of
 from .setting import outlines
 from .spelling import unseen_domains
 
@@ -212,6 +213,12 @@ def leaving(machine: Machine, config: Config, sources: int) -> Iterator[Finding]
     if ready.site is not None:
         for kind in ready.method.sends:
             yield Finding(True, "leaves", f"in answer to {kind!r}: {', '.join(sent(ready, kind))}")
+        if levels := levels_of(ready.method, ready.net, ready.facts["shape"]):
+            layers = "means and deviations of what BatchNorm layers are given"
+            told = (
+                f"in answer to 'statistics': {layers} (statistics), in {len(levels)} exchanges when models are judged"
+            )
+            yield Finding(True, "leaves", told)
         yield Finding(True, "leaves", "with each of these: its name, number of training images, bytes of private state")
         promised = promise(ready.method, config.train.rounds)
         yield from [Finding(True, "privacy", promised)] if promised else []

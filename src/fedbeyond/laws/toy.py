@@ -62,18 +62,18 @@ def domains(sizes: dict[str, int] = SIZES) -> dict[str, dict[str, Split]]:
     return data
 
 
-def nets(method: Method, task: Task = TASK) -> Networks:
+def nets(method: Method, task: Task | None = None) -> Networks:
     """The method's networks on the toy task."""
-    return networks(method, task, 0, "cpu")
+    return networks(method, task or TASK, 0, "cpu")
 
 
-def shared(method: Method, task: Task = TASK) -> Tree:
+def shared(method: Method, task: Task | None = None) -> Tree:
     """Those of them that the server holds, as trees."""
     made = nets(method, task)
     return {name: read(made[name]) for name in method.shared}
 
 
-def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1, task: Task = TASK) -> list[Site]:
+def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1, task: Task | None = None) -> list[Site]:
     """The toy sites, as the method samples and augments them."""
     scratch, data = nets(method, task), domains(sizes)
     settings: dict[str, Any] = {"augment": method.augment, "sampler": method.sampler, "batch_size": 8, "epochs": epochs}
@@ -86,7 +86,7 @@ def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1, task: 
     return [Site(name, splits, scratch, **settings) for name, splits in data.items()]
 
 
-def gate(method: Method, sizes: dict[str, int] = SIZES, quorum: int | None = None, task: Task = TASK) -> Gate:
+def gate(method: Method, sizes: dict[str, int] = SIZES, quorum: int | None = None, task: Task | None = None) -> Gate:
     """The gate before the toy sites."""
     held = {POOLED: sum(sizes.values())} if method.pooled else sizes
     return Gate(method.sends, shared(method, task), held, quorum)
