@@ -216,7 +216,7 @@ def leaving(machine: Machine, config: Config, sources: int) -> Iterator[Finding]
         if levels := levels_of(ready.method, ready.net, ready.facts["shape"]):
             layers = "means and deviations of what BatchNorm layers are given"
             told = (
-                f"in answer to 'statistics': {layers} (statistics), in {len(levels)} exchanges when models are judged"
+                f"in answer to 'statistics': {layers} (statistics), in {len(levels)} exchanges after evaluated rounds"
             )
             yield Finding(True, "leaves", told)
         yield Finding(True, "leaves", "with each of these: its name, number of training images, bytes of private state")
