@@ -5,6 +5,10 @@
 Each word names a policy and the result file of its runs; `average` takes the scores with averaged statistics of runs
 that have both. The table has, for each method, the mean over targets and seeds of source validation / unseen accuracy
 (%) in the round that source validation chose under that policy, and how many runs are behind it.
+
+    python benchmarks/batchnorm.py --rounds benchmarks/results/batchnorm_pacs.jsonl
+
+has the same of every round, averaged and re-estimated, from runs that have both.
 """
 
 import sys
@@ -18,7 +22,9 @@ from fedbeyond.selection import chosen, selection
 
 
 def main(words: list[str]) -> None:
-    """Print the table in Markdown."""
+    """Print a table in Markdown."""
+    if words[0] == "--rounds":
+        return by_round(results.load([Path(words[1])]))
     found: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(dict)
     for word in words:
         policy, _, file = word.partition("=")
@@ -29,6 +35,15 @@ def main(words: list[str]) -> None:
     print(f"| method | {' | '.join(policies)} |\n|---|{'---:|' * len(policies)}")
     for method, cells in found.items():
         print(f"| {method} | {' | '.join(cell(cells.get(policy)) for policy in policies)} |")
+
+
+def by_round(lines: list[results.Line]) -> None:
+    """Print source validation and unseen accuracy of every round under both policies."""
+    rounds = range(lines[0]["rounds"])
+    print(f"| statistics | {' | '.join(f'round {number + 1}' for number in rounds)} |\n|---|{'---:|' * len(rounds)}")
+    for name, some in (("averaged", results.averaged(lines)), ("re-estimated", lines)):
+        pairs = [[(selection(line), unseen(line)) for line in some if line["round"] == number] for number in rounds]
+        print(f"| {name} | {' | '.join(map(cell, pairs))} |")
 
 
 def measured(lines: list[results.Line]) -> dict[str, list[tuple[float, float]]]:
