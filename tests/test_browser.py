@@ -170,7 +170,8 @@ def test_a_report_from_disk_shows_the_numbers_of_its_csv(page, report):
     with open(report.with_suffix(".csv")) as file:
         for row in csv.DictReader(file):
             found.setdefault(row["method"], {}).setdefault(row["target"], []).append(float(row["accuracy"]))
-    head, *body = cells(page, "table")
+    head, *body, majority = cells(page, "table")
+    assert majority[0] == "majority class" and len(majority) == len(head)
     assert (
         head[0] == "method" and head[-1] == "average" and set(head[1:-1]) == {"cartoon", "painting", "photo", "sketch"}
     )
