@@ -61,7 +61,7 @@ def pooled(seed: int) -> float:
 
 def left_out(target: str, seed: int) -> tuple[float, float]:
     """FedAvg's accuracy at home and away, in the round that source validation picks."""
-    setup = prepare(Config(target=target, seed=seed, train=Train(rounds=ROUNDS)))
+    setup = prepare(Config(target=target, seed=seed, train=Train(rounds=ROUNDS, batchnorm="average")))
     clients, lines = setup.federation.clients, []
     state = start(setup.method, clients, setup.begin())
     for number in range(ROUNDS):
