@@ -29,7 +29,7 @@ class Task(NamedTuple):
 Networks = dict[str, nn.Module]
 Net = TypeVar("Net", bound=nn.Module)
 Norm = Literal["batch", "group"]
-GROUP = 8  # channels that GroupNorm normalises together
+GROUPS = 32  # of GroupNorm, at most
 
 
 class Classifier(nn.Module):
@@ -128,12 +128,13 @@ def norms(net: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._BatchNorm
 def with_group_norm(net: Net) -> Net:
     """Replace every BatchNorm layer by GroupNorm (Wu, He; ECCV 2018), which keeps no statistics of training images.
 
-    Groups have eight channels, or four or two where eight do not fit; otherwise all channels are one group.
+    There are 32 groups as in its paper, or fewer where a group would have less than two channels; an odd number of
+    channels is one group.
     """
     for name, layer in list(norms(net)):
-        size = math.gcd(layer.num_features, GROUP)
-        groups = layer.num_features // size if size > 1 else 1
-        net.set_submodule(name, nn.GroupNorm(groups, layer.num_features, layer.eps, layer.affine))
+        channels = layer.num_features
+        groups = math.gcd(GROUPS, channels // 2) if channels % 2 == 0 else 1
+        net.set_submodule(name, nn.GroupNorm(groups, channels, layer.eps, layer.affine))
     return net
 
 
