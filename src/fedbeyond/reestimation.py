@@ -20,7 +20,7 @@ from .errors import ConfigError
 from .gate import Answers, Failure, Gate, Left, finite
 from .method import Method, Sent
 from .nets import write
-from .nets.moments import Levels, Pass, levels, measured
+from .nets.moments import Levels, Pass, levels, measured, tracked
 from .server import Reply, Request
 from .tree import Tree
 
@@ -38,15 +38,21 @@ def _like(nets: Tree, body: Tree) -> Tree:
 SENDS = {KIND: {"moments": Sent("statistics", _like)}}
 
 
-def levels_of(method: Method, net: nn.Module, shape: Sequence[int]) -> Levels:
-    """The layers that a method's models are measured at before they are evaluated; none, if it does not want that."""
-    found = levels(net, shape) if method.reestimate else ()
-    if found and method.privacy:
+def is_measured(method: Method, net: nn.Module) -> bool:
+    """Whether a method's models are measured before they are evaluated; `ConfigError` if dp forbids that."""
+    if not method.reestimate or not tracked(net):
+        return False
+    if method.privacy:
         raise ConfigError(
             "train.batchnorm = 'reestimate' sends moments of a site's images, to which dp adds no noise; set "
             "train.batchnorm = 'average', or use a network without BatchNorm, as in convnet(norm=group)"
         )
-    return found
+    return True
+
+
+def levels_of(method: Method, net: nn.Module, shape: Sequence[int]) -> Levels:
+    """The layers that a method's models are measured at before they are evaluated; none, if it does not want that."""
+    return levels(net, shape) if is_measured(method, net) else ()
 
 
 def conversation(model: Tree, levels: Levels, weights: Mapping[str, float]) -> Generator[Request, list[Reply], Tree]:
