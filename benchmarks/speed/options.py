@@ -1,8 +1,8 @@
-"""What train.precision and train.compile do to a round of the demo's FedAvg: python benchmarks/speed/options.py [N]
+"""What train.precision does to a round of the demo's FedAvg: python benchmarks/speed/options.py [N]
 
-N rounds (5) after a first, in which the compiler works and which is told apart. The same run with neither, with either
-and with both, round by round in turn: whatever else the machine does hits all alike. Seconds are the processor's. It
-writes benchmarks/results/options.json.
+N rounds (5) after a first one. The same run with either, round by round in turn: whatever else the machine does hits both
+alike. Seconds are the processor's. It writes benchmarks/results/options.json, whose lines "compiled" and "both" are of an
+option that was deleted.
 """
 
 import json
@@ -24,8 +24,6 @@ OUT = Path(__file__).parent.parent / "results" / "options.json"
 CHOICES: dict[str, dict[str, Any]] = {
     "float32": {},
     "bfloat16": {"precision": "bfloat16"},
-    "compiled": {"compile": True},
-    "both": {"precision": "bfloat16", "compile": True},
 }
 
 

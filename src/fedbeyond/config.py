@@ -70,7 +70,6 @@ LATER = (
     "test",
     "evaluate_every",
     "precision",
-    "compile",
     "select",
 )
 
@@ -94,7 +93,6 @@ class Train:
     transform: Choice = "none"  # of training images, before the method's own
     batchnorm: Literal["average", "reestimate", "local", "frozen"] = "reestimate"
     precision: Literal["float32", "bfloat16"] = "float32"  # of products; what is stored and sent is float32
-    compile: bool = False  # networks by torch's compiler
     target_part: Literal["whole", "test"] = "whole"  # of the unseen domain; test: the field's own test part
     mixing: Annotated[float, Field(ge=0, le=1)] = 0.0  # 0: one domain a client; 1: an even mix of all
     disjoint: Literal["groups"] | None = None  # images of a patient, case or slide stay together

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from . import batchnorm, memory, registry, spelling, tree
-from .compiling import compiled
 from .config import Config, Train
 from .data import saved
 from .data.augment import chain
@@ -72,8 +71,6 @@ def adapted(method: Method, train: Train) -> Method:
     method = batchnorm.POLICIES[train.batchnorm](method)
     if train.precision == "bfloat16":
         method = replace(method, networks=halved(method.networks))
-    if train.compile:
-        method = compiled(method)
     if train.transform == "none":
         return method
     transform = registry.make_one("transforms", train.transform)

@@ -5,9 +5,8 @@ layers can be measured together, `measured` measures some of them in a pass of i
 in turn and waits there for the combined statistics of all sites: it measures a whole network in one forward pass.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from threading import Semaphore, Thread, current_thread
 from typing import Any
 
@@ -69,7 +68,7 @@ def levels(net: nn.Module, shape: Sequence[int]) -> Levels:
     image = torch.zeros(1, *shape, device=next(net.parameters()).device)
     with torch.random.fork_rng(range(torch.cuda.device_count())):
         try:
-            with _before(layers, look), _eager():
+            with _before(layers, look):
                 net(_Traced.of(image, 0))
         finally:
             for hook in hooks:
@@ -130,11 +129,6 @@ def _depth_of(given: Any) -> int:
     return max((leaf.depth for leaf in tree_leaves(given) if isinstance(leaf, _Traced)), default=0)
 
 
-def _eager() -> AbstractContextManager[Any]:
-    """Within the block, compiled networks compute as if they were not, in all threads: passes stop within them."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-
-
 @torch.no_grad()
 def measured(net: nn.Module, x: Tensor, known: Tree, wanted: Sequence[str]) -> Tree:
     """Measure the layers `wanted` on a batch, with the `known` statistics in the layers before them."""
@@ -149,7 +143,7 @@ def measured(net: nn.Module, x: Tensor, known: Tree, wanted: Sequence[str]) -> T
         if len(found) == len(wanted):
             raise _Reached
 
-    with _before({name: layers[name] for name in wanted}, look), computing(x.device.type, net), _eager():
+    with _before({name: layers[name] for name in wanted}, look), computing(x.device.type, net):
         try:
             net(x)
         except _Reached:
@@ -192,7 +186,7 @@ class Pass:
 
     def _go_on(self) -> None:
         # what computes differently in the whole process must be as it was while the thread stands still
-        with computing(self.x.device.type, self.net), _eager():
+        with computing(self.x.device.type, self.net):
             if self._thread.ident is None:
                 self._thread.start()
             else:
