@@ -16,9 +16,9 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
-from fedbeyond import results
-from fedbeyond.report.rules import unseen
-from fedbeyond.selection import chosen, selection
+from fedbeyond.evaluation.rules import unseen
+from fedbeyond.evaluation.selection import Line, chosen, selection
+from fedbeyond.experiment import results
 
 
 def main(words: list[str]) -> None:
@@ -37,7 +37,7 @@ def main(words: list[str]) -> None:
         print(f"| {method} | {' | '.join(cell(cells.get(policy)) for policy in policies)} |")
 
 
-def by_round(lines: list[results.Line]) -> None:
+def by_round(lines: list[Line]) -> None:
     """Print source validation and unseen accuracy of every round under both policies."""
     rounds = range(lines[0]["rounds"])
     print(f"| statistics | {' | '.join(f'round {number + 1}' for number in rounds)} |\n|---|{'---:|' * len(rounds)}")
@@ -46,9 +46,9 @@ def by_round(lines: list[results.Line]) -> None:
         print(f"| {name} | {' | '.join(map(cell, pairs))} |")
 
 
-def measured(lines: list[results.Line]) -> dict[str, list[tuple[float, float]]]:
+def measured(lines: list[Line]) -> dict[str, list[tuple[float, float]]]:
     """Source validation and unseen accuracy of every finished run, by method."""
-    runs: dict[tuple[str, str, int], list[results.Line]] = defaultdict(list)
+    runs: dict[tuple[str, str, int], list[Line]] = defaultdict(list)
     for line in lines:
         runs[line["method"], line["target"], line["seed"]].append(line)
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)

@@ -16,21 +16,22 @@ from statistics import mean
 import numpy as np
 import torch
 
-from fedbeyond.config import Config, Train
-from fedbeyond.data.division import taken
-from fedbeyond.data.site import Site
-from fedbeyond.data.splits import cut
-from fedbeyond.evaluate import measure
-from fedbeyond.experiment import describe as line_of
-from fedbeyond.experiment import prepare
-from fedbeyond.federation import Simulator, play, start
-from fedbeyond.gate import Gate
-from fedbeyond.nets import Task, convnet, read, write
-from fedbeyond.registry import build, make_one
+from fedbeyond.classifier import Task, measure, read, write
+from fedbeyond.data.partition.assignment import taken
+from fedbeyond.data.partition.splits import cut
+from fedbeyond.engine.gate import Gate
+from fedbeyond.engine.rounds import play, start
+from fedbeyond.engine.simulator import Simulator
+from fedbeyond.evaluation.selection import chosen, selection
+from fedbeyond.experiment.build import dataset, networks
+from fedbeyond.experiment.config import Config, Train
+from fedbeyond.experiment.registry import build, make_one
+from fedbeyond.experiment.runner import describe as line_of
+from fedbeyond.experiment.runner import prepare
+from fedbeyond.networks._convnet import convnet
 from fedbeyond.report.table import unseen
-from fedbeyond.selection import chosen, selection
 from fedbeyond.server import Round
-from fedbeyond.setting import dataset, networks
+from fedbeyond.site import Site
 
 ROUNDS, SEEDS = 20, (0, 1, 2)
 

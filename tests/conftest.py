@@ -4,10 +4,10 @@ import hypothesis
 import pytest
 import torch
 
-from fedbeyond import memory
+from fedbeyond import _memory
 
 torch.set_num_threads(1)
-memory.keep()
+_memory.keep()
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("steady")
 
@@ -29,7 +29,7 @@ def small() -> dict[str, object]:
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """A federation of real processes on 127.0.0.1, started for the first test that needs it."""
-    from federations import federated
+    from support.federations import federated
 
     with federated(tmp_path_factory.mktemp("loopback") / "federation") as running:
         yield running

@@ -2,12 +2,13 @@
 
 import pytest
 
-from fedbeyond import registry
+from fedbeyond.engine.rounds import play, start
 from fedbeyond.errors import FederationError
-from fedbeyond.federation import play, start
-from fedbeyond.laws import simulator, toy
-from fedbeyond.laws.faults import Faulty
+from fedbeyond.experiment import registry
 from fedbeyond.server import Reply, Round, gather
+from fedbeyond.testing import toy
+from fedbeyond.testing.faults import Faulty
+from fedbeyond.testing.laws import simulator
 
 
 def test_each_site_is_asked_once_and_again_if_it_failed():

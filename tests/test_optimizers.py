@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from fedbeyond.classifier import read
 from fedbeyond.client import descend, stepper
-from fedbeyond.laws import toy
 from fedbeyond.methods.fedavg import fedavg
-from fedbeyond.nets import read
 from fedbeyond.optimizers import adam, constant, cosine, recall, remember, sam, sgd, step
-from test_reductions import assert_equal, model
+from fedbeyond.testing import toy
+from support.asserts import assert_equal, model
 
 
 def bowl(w):

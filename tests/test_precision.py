@@ -4,15 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from fedbeyond import registry, tree
-from fedbeyond.config import Config, Train, load
+from fedbeyond import tree
+from fedbeyond._precision import computing, halved, whole
+from fedbeyond.classifier import scores
+from fedbeyond.engine.simulator import Simulator
 from fedbeyond.errors import ConfigError
-from fedbeyond.evaluate import scores
-from fedbeyond.federation import Simulator
-from fedbeyond.laws import simulate, toy
+from fedbeyond.experiment import registry
+from fedbeyond.experiment.build import adapted
+from fedbeyond.experiment.config import Config, Train, load
 from fedbeyond.methods.fedavg import fedavg
-from fedbeyond.precision import computing, halved, whole
-from fedbeyond.setting import adapted
+from fedbeyond.testing import toy
+from fedbeyond.testing.laws import simulate
 
 METHODS = ["fedavg", "scaffold", "fedgca", "fedadg", "feddag", "moon", "fccl", "coral", "randconv", "fedavg+ga"]
 

@@ -19,8 +19,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from fedbeyond.data.division import everything, taken
-from fedbeyond.data.domains import folder
+from fedbeyond.data.datasets._folder import folder
+from fedbeyond.data.partition.assignment import everything, taken
 
 IMAGES, FILE, SIZE, BATCH, TURNS = 2000, 96, 64, 32, 3
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from fedbeyond.data.cache import fingerprint
-from fedbeyond.data.domains import found
+from fedbeyond.data.datasets._folder import found
+from fedbeyond.data.storage.cache import fingerprint
 
 DOMAINS, CLASSES = 4, 10
 

@@ -17,11 +17,11 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from fedbeyond import results
-from fedbeyond.config import Config, Train
-from fedbeyond.experiment import place, prepare, run
-from fedbeyond.memory import keep
-from fedbeyond.trial import try_out
+from fedbeyond._memory import keep
+from fedbeyond.experiment import results
+from fedbeyond.experiment.config import Config, Train
+from fedbeyond.experiment.runner import place, prepare, run
+from fedbeyond.flower.deploy.local import try_out
 
 OUT = Path(__file__).parent.parent / "results" / "loopback.json"
 CONFIG = Config(

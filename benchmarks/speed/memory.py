@@ -15,14 +15,16 @@ import sys
 import torch
 from torch import nn
 
-from fedbeyond import memory, registry, tree
-from fedbeyond.data.site import Site
-from fedbeyond.federation import Simulator, play, start
-from fedbeyond.gate import Gate
-from fedbeyond.nets import Task
-from fedbeyond.nets.resnet import resnet18
+from fedbeyond import _memory, tree
+from fedbeyond.classifier import Task
+from fedbeyond.engine.gate import Gate
+from fedbeyond.engine.rounds import play, start
+from fedbeyond.engine.simulator import Simulator
+from fedbeyond.experiment import registry
+from fedbeyond.experiment.build import beginnings, networks
+from fedbeyond.networks._resnet import resnet18
 from fedbeyond.server import Round
-from fedbeyond.setting import beginnings, networks
+from fedbeyond.site import Site
 
 
 def now() -> int:
@@ -52,11 +54,11 @@ def warm_up(task: Task) -> None:
 
 def main(clients: int, rounds: int = 2) -> None:
     torch.set_num_threads(1)
-    memory.keep()
+    _memory.keep()
     torch.manual_seed(0)
     data = {"train": (torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8), torch.tensor([0, 1]))}
     task = Task(("cat", "dog"), (3, 16, 16), resnet18())
-    with memory.sparing():
+    with _memory.sparing():
         warm_up(task)
     before = now()
     method = registry.build("fedavg")

@@ -1,8 +1,8 @@
 """What train.precision does to a round of the demo's FedAvg: python benchmarks/speed/options.py [N]
 
-N rounds (5) after a first one. The same run with either, round by round in turn: whatever else the machine does hits both
-alike. Seconds are the processor's. It writes benchmarks/results/options.json, whose lines "compiled" and "both" are of an
-option that was deleted.
+N rounds (5) after a first one. The same run with either precision, round by round in turn, so that other load on the
+machine slows both alike. Seconds are processor time. Writes benchmarks/results/options.json, whose lines "compiled" and
+"both" measured an option that was deleted.
 """
 
 import json
@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from fedbeyond import memory
-from fedbeyond.config import load
-from fedbeyond.experiment import prepare
-from fedbeyond.federation import play, start
+from fedbeyond import _memory
+from fedbeyond.engine.rounds import play, start
+from fedbeyond.experiment.config import load
+from fedbeyond.experiment.runner import prepare
 from fedbeyond.server import Round
 
 OUT = Path(__file__).parent.parent / "results" / "options.json"
@@ -47,7 +47,7 @@ class Player:
 
 def main(rounds: int) -> None:
     torch.set_num_threads(1)
-    memory.keep()
+    _memory.keep()
     players = {name: Player(options) for name, options in CHOICES.items()}
     for _ in range(1 + rounds):
         for player in players.values():

@@ -15,19 +15,21 @@ import task
 import torch
 from torch import Tensor
 
-from fedbeyond import memory, tree
-from fedbeyond.data.division import everything, taken
-from fedbeyond.data.domains import folder as read_folder
-from fedbeyond.data.images import Split
-from fedbeyond.data.site import Site, derive
-from fedbeyond.federation import Engine, Simulator, play, start
-from fedbeyond.gate import Gate
+from fedbeyond import _memory, tree
+from fedbeyond.classifier import read
+from fedbeyond.data.datasets._folder import folder as read_folder
+from fedbeyond.data.partition.assignment import everything, taken
+from fedbeyond.engine.gate import Gate
+from fedbeyond.engine.protocol import Engine
+from fedbeyond.engine.rounds import play, start
+from fedbeyond.engine.simulator import Simulator
+from fedbeyond.engine.workers import Workers
+from fedbeyond.experiment.registry import build
+from fedbeyond.images import Split
 from fedbeyond.method import Method
-from fedbeyond.nets import read
 from fedbeyond.optimizers import sgd
-from fedbeyond.registry import build
 from fedbeyond.server import Round
-from fedbeyond.workers import Workers
+from fedbeyond.site import Site, derive
 
 
 @cache
@@ -59,7 +61,7 @@ def engine(cell: task.Cell, method: Method, sites: list[Site]) -> Engine:
 
 def main() -> None:
     cell, folder = task.given()
-    memory.keep()  # as every command does, and lays networks out as below
+    _memory.keep()  # as every command does, and lays networks out as below
     clock, nets = task.Clock(folder), {"model": task.network(cell).to(memory_format=torch.channels_last)}
     method = replace(build("fedavg", optimizer=sgd(lr=cell.lr)), sampler=partial(ordered, cell))
     sites = [

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from fedbeyond.config import load
-from fedbeyond.experiment import prepare, run
+from fedbeyond.experiment.config import load
+from fedbeyond.experiment.runner import prepare, run
 
 HERE = Path(__file__).parent.parent
 OUT = HERE / "results" / "methods.times.jsonl"

@@ -11,15 +11,15 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from . import memory, tree
-from .data.augment import Batch
-from .data.site import Site
+from . import _memory, tree
+from ._precision import computing, is_halved, whole
+from .batch import Batch
+from .classifier import read, resting, take, write
 from .errors import FederationError
-from .nets import read, resting, take, write
 from .optimizers import Optimizer, in_passing, plain_sgd, separable
-from .precision import computing, is_halved, whole
 from .server import Post, Reply, Request
-from .stopwatch import part
+from .site import Site
+from .timer import part
 from .tree import Tree
 
 Handler = Callable[[Site, Tree, Tree], tuple[Tree, Tree]]  # (site, received, private) -> (reply, private)
@@ -222,7 +222,7 @@ def training(
         def loss(batch: Batch) -> Tensor:
             return reduce(add, [term(local, batch) for term in terms])
 
-        if memory.scarce and not site.keeps_slopes:
+        if _memory.scarce and not site.keeps_slopes:
             local.lean = separable(local.stepper) and all(term in SEPARABLE for term in terms)
         with in_passing(local.stepper) if local.lean else nullcontext():
             for batch in site.batches(epochs):

@@ -1,5 +1,8 @@
 """What can go wrong, told to the person who can mend it: one line each, exit code 2."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class FedbeyondError(Exception):
     """Anything the user can act upon; the command line prints it without a traceback."""
@@ -31,3 +34,10 @@ class StorageError(FedbeyondError):
 
 class BusyError(StorageError):
     """Another process is playing this run."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint at what was probably meant."""
+    names = sorted(names)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"

@@ -4,8 +4,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import tree
+from .batch import Batch
 from .client import SEPARABLE, Local, Term
-from .data.augment import Batch
 
 
 def cross_entropy(smoothing: float = 0.0) -> Term:

@@ -7,10 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from .batch import Augment, Sampler, plain, shuffled
+from .classifier import Networks, Task, classifier
 from .client import Client
-from .data.augment import Augment, plain
-from .data.samplers import Sampler, shuffled
-from .nets import Networks, Task, classifier
 from .server import Server, Weighting, by_size
 from .tree import Tree
 

@@ -1,12 +1,18 @@
 """What a server says and hears: requests, replies, one round as a conversation, and how replies are weighed."""
 
-from collections.abc import Callable, Generator, Mapping
+import re
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from . import tree
-from .shelf import Shelf
+from .errors import StorageError
 from .tree import Tree
+
+MAX_WEIGHT = 10**12  # counts in replies: the largest that is plausible
+LATELY = 3  # rounds whose names count: this one, the last, whose checkpoint may be on its way, and the one before
 
 
 class Request(NamedTuple):
@@ -30,6 +36,53 @@ class Reply(NamedTuple):
     def own(self) -> Tree:
         """What the client itself sent."""
         return self.body if self.came is None else self.came
+
+
+class Failure(NamedTuple):
+    """No usable answer from a client, and why."""
+
+    client: str
+    reason: str
+    error: Exception | None = None
+
+
+class Shelf:
+    """Trees by owner (the method or wrapper that put them there) and name; in memory, if nothing else is given."""
+
+    def __init__(self, entries: MutableMapping[str, Tree] | None = None) -> None:
+        self.entries: MutableMapping[str, Tree] = {} if entries is None else entries
+        self._named: dict[str, deque[set[str]]] = defaultdict(lambda: deque(maxlen=LATELY))
+
+    def put(self, owner: str, name: str, tree: Tree) -> None:
+        """Put a tree there, for good before this returns."""
+        self.entries[label(owner, name)] = tree
+
+    def get(self, owner: str, name: str) -> Tree:
+        """The tree that was put there."""
+        try:
+            return self.entries[label(owner, name)]
+        except KeyError:
+            raise StorageError(
+                f"{owner} looks for {name} on a shelf that never held it; give all rounds of a run the same one, as in "
+                "Round(..., shelf=shelf)"
+            ) from None
+
+    def keep(self, owner: str, names: Iterable[str]) -> None:
+        """Say at the end of a round what of the owner's is named by the state before it or the state after it.
+
+        The rest may go, but for what was so named in the two rounds before: a stopped run may go on from there.
+        """
+        lately = self._named[owner]
+        lately.append({label(owner, name) for name in names})
+        for entry in [entry for entry in self.entries if entry.startswith(f"{owner}.")]:
+            if not any(entry in named for named in lately):
+                del self.entries[entry]
+
+
+def label(owner: str, name: str) -> str:
+    """One name for both that any file system takes, however long or strange they are, and that is nobody else's."""
+    plain = re.sub(r"[^\w-]+", "-", name, flags=re.ASCII)[:80]
+    return f"{owner}.{plain}-{sha256(name.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from .memory import copied
-
 Tree = dict[str, Any]
 Node = TypeVar("Node", Tree, Tensor)
 
@@ -75,13 +73,19 @@ def digest(a: Tree) -> bytes:
     return told.digest()
 
 
+def contiguous_copy(tensor: Tensor) -> Tensor:
+    """A copy of its own, laid out row by row."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
 class Mean:
     """A weighted mean of trees that takes them in one by one; of counters (integers, as BatchNorm has) the largest.
 
     It moves towards each tree by the tree's share of the weight so far: what is the same in all stays exactly the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, copy: Callable[[Tensor], Tensor] = contiguous_copy) -> None:
+        self.copy = copy
         self.result: Any = None
         self.total, self.count = 0.0, 0
 
@@ -90,7 +94,7 @@ class Mean:
         self.count += 1
         self.total += weight
         if self.result is None:
-            self.result = map(copied, node)
+            self.result = map(self.copy, node)
             return
         share = weight / self.total if self.total else 0.0
         pairs: list[tuple[Tensor, Tensor]] = []

@@ -14,14 +14,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..classifier import Classifier, Networks, Task, at_once, for_images, write
 from ..client import Client, nothing
-from ..data.site import Site
-from ..evaluate import at_once, pixels
+from ..images import pixels
 from ..method import Method, Sends, Sent, parameters
-from ..nets import Classifier, Networks, Task, for_images, write
-from ..nets.fcn import Fcn
+from ..networks.fcn import Fcn
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Reply, Request, Round, Server, mean, uniform
+from ..site import Site
 from ..tree import Tree
 from .ndag import NOVELTY, Learn, Statistics, teaching, trio
 

@@ -14,15 +14,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ..batch import Batch
+from ..classifier import Networks, Task, at_stages, for_images, norms, resting, write
 from ..client import Local, Term, training
-from ..data.augment import Batch
-from ..data.site import Site
 from ..errors import ConfigError
 from ..losses import cross_entropy
 from ..method import Method, Sent, parameters
-from ..nets import Networks, Task, at_stages, for_images, norms, resting, write
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, gather, mean, uniform
+from ..site import Site
 from ..tree import Tree
 
 PRESETS = {"paper": {"share": 0.75}}

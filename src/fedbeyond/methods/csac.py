@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import tree
+from ..batch import Batch
+from ..classifier import Networks, Task, at_stages, classifier, for_images, read, write
 from ..client import Client, Local, Term, training
-from ..data.augment import Batch
-from ..data.site import Site
 from ..losses import cross_entropy
 from ..method import Method, parameters
-from ..nets import Networks, Task, at_stages, classifier, for_images, read, write
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Reply, Request, Round, Server
+from ..site import Site
 from ..tree import Tree
 
 PRESETS = {"paper": {"pretrain": 30}, "official": {"pretrain": 30, "smoothing": 0.0}}

@@ -14,10 +14,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..batch import Batch
+from ..classifier import Classifier, Networks, Task
 from ..client import Local, training
-from ..data.augment import Batch
 from ..method import Method, parameters
-from ..nets import Classifier, Networks, Task
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from .irm import counted, unplayed

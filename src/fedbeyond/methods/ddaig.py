@@ -14,13 +14,13 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..classifier import Classifier, Networks, Task, for_images, read, write
 from ..client import Client, descend, nothing, stepper
-from ..data.site import Site
 from ..method import Method, Sent, parameters
-from ..nets import Classifier, Networks, Task, for_images, read, write
-from ..nets.fcn import Fcn
+from ..networks.fcn import Fcn
 from ..optimizers import Optimizer, plain_sgd, reach
 from ..server import Conversation, Request, Round, Server, mean, uniform
+from ..site import Site
 from ..tree import Tree
 
 PRESETS = {"paper": {"domains": "network", "warmup": 3}, "official": {"domains": "network", "warmup": 0}}

@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from ..batch import Batch
+from ..classifier import Networks, Task, for_images
 from ..client import Local, Term, training
-from ..data.augment import Batch
-from ..data.site import Site
-from ..data.spectrum import amplitudes, blend, clipped, size
-from ..evaluate import pixels
+from ..data.augment.spectrum import amplitudes, blend, clipped, size
+from ..images import pixels
 from ..losses import cross_entropy
 from ..method import Method, Sent, parameters
-from ..nets import Networks, Task, for_images
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, gather, mean
+from ..site import Site
 from ..tree import Tree
 
 PRESETS = {

@@ -8,8 +8,8 @@ can be reached by who may see everything but the unseen domain; a federated meth
 
 from torch import Tensor
 
+from ..batch import Batch
 from ..client import training
-from ..data.augment import Batch
 from ..losses import cross_entropy
 from ..method import Method
 from ..optimizers import Optimizer, plain_sgd

@@ -16,16 +16,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import tree
+from ..batch import Batch
+from ..classifier import Networks, Task, read, resting, write
 from ..client import Client, Local, Term, descend, nothing, stepper, training
-from ..data.augment import Batch
-from ..data.site import Site, derive
 from ..errors import ConfigError
-from ..evaluate import pixels
+from ..images import pixels
 from ..losses import cross_entropy
 from ..method import Method, Sent, parameters, positive, scalar
-from ..nets import Networks, Task, read, resting, write
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, gather, mean, uniform
+from ..site import Site, derive
 from ..tree import Tree
 
 PRESETS = {"paper": {"images": 5000, "batch": 256, "pretrain": 50, "public_rate": 1.0}}

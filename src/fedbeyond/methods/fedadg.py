@@ -14,15 +14,15 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..classifier import Classifier, Networks, Task, read, resting, write
 from ..client import Client, descend, stepper, training
-from ..data.site import Site
 from ..errors import ConfigError
 from ..losses import cross_entropy
 from ..method import Method, parameters
-from ..nets import Classifier, Networks, Task, read, resting, write
-from ..nets.adversary import Discriminator, Generator, Projection, noise_width
+from ..networks.adversary import Discriminator, Generator, Projection, noise_width
 from ..optimizers import Optimizer, plain_sgd, recall, remember
 from ..server import averaging, uniform
+from ..site import Site
 from ..tree import Tree
 
 PRESETS = {

@@ -8,10 +8,10 @@ that features of different styles are normalised each in its own way. An unseen 
 
 from dataclasses import replace
 
-from .. import batchnorm
+from ..classifier import Networks, Task, classifier, norms
 from ..errors import ConfigError
 from ..method import Method
-from ..nets import Networks, Task, classifier, norms
+from ..networks import batchnorm
 from ..optimizers import Optimizer, plain_sgd
 from ..tree import Tree
 from .fedavg import fedavg

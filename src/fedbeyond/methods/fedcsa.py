@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..client import training
-from ..data.site import Site
 from ..losses import cross_entropy
 from ..method import Method, Sent, also, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Reply, Request, Round, Server, gather, mean
+from ..site import Site
 from ..tree import Tree
 
 PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code

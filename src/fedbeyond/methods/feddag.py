@@ -13,8 +13,8 @@ from pydantic import Field
 
 from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
+from ..wrappers.sha import sha
 from .ndag import Space, Statistics, ndag
-from .sha import sha
 
 PRESETS = {"paper": {"learn": "generated", "decay": 0.999, "rho": 1e-7}}
 

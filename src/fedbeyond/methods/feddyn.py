@@ -13,14 +13,14 @@ from pydantic import Field
 from torch import Tensor
 
 from .. import tree
+from ..batch import Batch
+from ..classifier import read
 from ..client import Local, training
-from ..data.augment import Batch
-from ..data.site import Site
 from ..losses import cross_entropy
 from ..method import Method
-from ..nets import read
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
+from ..site import Site
 from ..tree import Tree
 
 PRESETS = {"paper": {"alpha": 0.01, "output": "corrected"}, "official": {"alpha": 0.01}}

@@ -15,16 +15,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import tree
+from ..batch import Batch, plain
+from ..classifier import Classifier, classifier, for_images, guided, read
 from ..client import Local, Term, training
-from ..data import augment
-from ..data.augment import Batch
-from ..data.site import Site
+from ..data.augment import style as augment
 from ..errors import ConfigError
 from ..losses import cross_entropy
 from ..method import Method
-from ..nets import Classifier, classifier, for_images, guided, read
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
+from ..site import Site
 from ..tree import Tree
 
 PRESETS = {
@@ -82,7 +82,7 @@ def fedgca(
         server=Server(with_dual, round),
         weighting=uniform,
         sums=True,
-        augment=augment.views(style, views) if views else augment.plain,  # X+
+        augment=augment.views(style, views) if views else plain,  # X+
         networks=for_images("fedgca", nets) if views or (agreeing and m) else nets,
     )
 

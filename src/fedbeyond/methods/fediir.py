@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import tree
+from ..batch import Batch
+from ..classifier import Classifier, resting, write
 from ..client import Local, Term, training
-from ..data.augment import Batch
-from ..data.site import Site
 from ..losses import cross_entropy
 from ..method import Method, Sent, also, parameters
-from ..nets import Classifier, resting, write
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, averaging, mean, uniform
+from ..site import Site
 from ..tree import Tree
 
 PRESETS = {"paper": {"gamma": 1e-3, "keep": 0.95}, "official": {"from_zero": True}}

@@ -14,11 +14,11 @@ import torch
 from pydantic import Field
 
 from .. import tree
+from ..classifier import read
 from ..client import Local, training
 from ..errors import ConfigError
 from ..losses import cross_entropy, proximal
 from ..method import Method, parameters, positive
-from ..nets import read
 from ..optimizers import Optimizer, plain_sgd, reach
 from ..server import Conversation, Request, Round, Server, mean
 from ..tree import Tree

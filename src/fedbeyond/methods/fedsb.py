@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ..batch import balanced, shuffled
 from ..client import training
-from ..data.samplers import balanced, shuffled
 from ..losses import cross_entropy
 from ..method import Method
 from ..optimizers import Optimizer, plain_sgd

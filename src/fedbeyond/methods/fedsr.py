@@ -14,14 +14,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..batch import Batch
+from ..classifier import Classifier, Networks, Task, read
 from ..client import Local, Term, nothing, training
-from ..data.augment import Batch
-from ..data.site import Site
 from ..errors import ConfigError
 from ..method import Method, parameters
-from ..nets import Classifier, Networks, Task, read
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging, uniform
+from ..site import Site
 from ..tree import Tree
 
 PRESETS = {"paper": {"square": True}, "official": {"square": False}}

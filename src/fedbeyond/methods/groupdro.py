@@ -13,13 +13,13 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..batch import Batch
+from ..classifier import read
 from ..client import Local, training
-from ..data.augment import Batch
-from ..data.site import Site
 from ..method import Method
-from ..nets import read
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
+from ..site import Site
 from ..tree import Tree
 
 PRESETS: dict[str, Tree] = {"paper": {}, "domainbed": {}}

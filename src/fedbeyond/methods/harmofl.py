@@ -14,15 +14,15 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from .. import tree
+from ..classifier import Classifier, Networks, Task, at_once, for_images
 from ..client import training
-from ..data.site import Site
-from ..data.spectrum import amplitudes, blend, size
-from ..evaluate import at_once, pixels
+from ..data.augment.spectrum import amplitudes, blend, size
+from ..images import pixels
 from ..losses import cross_entropy
 from ..method import Method, Sent, also
-from ..nets import Classifier, Networks, Task, for_images
 from ..optimizers import Optimizer, plain_sgd, sharp
 from ..server import Conversation, Request, Round, Server, mean, uniform
+from ..site import Site
 from ..tree import Tree
 
 PRESETS: dict[str, Tree] = {"paper": {}, "official": {"window": 0.0}}

@@ -16,12 +16,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..batch import Batch
 from ..client import Local, Term, training, upload
-from ..data.augment import Batch
-from ..data.site import Site
 from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
+from ..site import Site
 from ..tree import Tree
 from .erm import domains
 

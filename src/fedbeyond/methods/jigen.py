@@ -17,11 +17,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..batch import Batch
+from ..classifier import Classifier, Networks, Task, for_images
 from ..client import Local, Term, training
-from ..data.augment import Batch
 from ..errors import ConfigError
 from ..method import Method, parameters
-from ..nets import Classifier, Networks, Task, for_images
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..tree import Tree

@@ -5,11 +5,11 @@ is tried on every domain.
 """
 
 from ..client import training
-from ..data.site import Site
 from ..losses import cross_entropy
 from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean
+from ..site import Site
 from ..tree import Tree
 
 PRESETS: dict[str, Tree] = {}

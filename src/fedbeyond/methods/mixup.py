@@ -13,8 +13,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..batch import Batch
 from ..client import Local, Term, training
-from ..data.augment import Batch
 from ..losses import cross_entropy
 from ..method import Method
 from ..optimizers import Optimizer, plain_sgd

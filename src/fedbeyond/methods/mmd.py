@@ -17,10 +17,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..batch import Batch
+from ..classifier import Classifier
 from ..client import Local, Term, training
-from ..data.augment import Batch
 from ..method import Method
-from ..nets import Classifier
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..tree import Tree

@@ -14,13 +14,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..batch import Batch
+from ..classifier import Classifier, Networks, Task, write
 from ..client import Local, Term, training, upload
-from ..data.augment import Batch
-from ..data.site import Site
 from ..method import Method, parameters
-from ..nets import Classifier, Networks, Task, write
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
+from ..site import Site
 from ..tree import Tree
 
 PRESETS = {"paper": {"mu": 5.0}, "official": {"mu": 1.0}}

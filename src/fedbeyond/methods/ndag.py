@@ -17,15 +17,15 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..classifier import Classifier, Networks, Task, for_images, read, write
 from ..client import Client, Handler, descend, nothing, stepper
-from ..data.site import Site
 from ..method import Method, Sent, parameters
-from ..nets import Classifier, Networks, Task, for_images, read, write
-from ..nets.fcn import Fcn
-from ..nets.statistics import refresh
-from ..nets.weights import STD
+from ..networks.fcn import Fcn
+from ..networks.statistics import refresh
+from ..networks.weights import STD
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
+from ..site import Site
 from ..tree import Tree
 
 LAG = 0.1  # of a round's steps, by which a teacher is behind its student if no decay is given

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from ..batch import Batch
+from ..classifier import resting
 from ..client import Local, Term, training
-from ..data.augment import Batch
 from ..method import Method
-from ..nets import resting
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging, uniform
 from ..tree import Tree

@@ -14,16 +14,15 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..batch import Batch, plain
+from ..classifier import classifier, for_images
 from ..client import Local, Term, training
-from ..data import augment
-from ..data.augment import Batch
 from ..errors import ConfigError
 from ..method import Method
-from ..nets import classifier, for_images
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..tree import Tree
-from .rc import Share, Sizes, painted
+from ..wrappers.rc import Share, Sizes, painted
 
 PRESETS: dict[str, Tree] = {
     "paper": {},  # RC_mix1-7
@@ -53,7 +52,7 @@ def randconv(
         client=training(agreeing(weight), optimizer=optimizer),
         server=averaging,
         sums=True,
-        augment=copied if copies else augment.plain,
+        augment=copied if copies else plain,
         networks=for_images("randconv", classifier) if copies else classifier,
     )
 

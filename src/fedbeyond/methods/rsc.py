@@ -13,11 +13,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..batch import Batch
+from ..classifier import Classifier, Networks, Task, classifier, for_images
 from ..client import Local, Term, training
-from ..data.augment import Batch
 from ..errors import ConfigError
 from ..method import Method
-from ..nets import Classifier, Networks, Task, classifier, for_images
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean
 from ..tree import Tree

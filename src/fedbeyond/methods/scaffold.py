@@ -9,14 +9,14 @@ c_i+ = c_i - c + (w - w_i) / (a_i lr) (option II), or grad L_i(w) under Adam (op
 from torch import Tensor
 
 from .. import tree
+from ..batch import Batch
+from ..classifier import read
 from ..client import Local, gradient, training
-from ..data.augment import Batch
-from ..data.site import Site
 from ..losses import cross_entropy
 from ..method import Method, parameters
-from ..nets import read
 from ..optimizers import Optimizer, plain_sgd, travel
 from ..server import Conversation, Request, Round, Server, mean, uniform
+from ..site import Site
 from ..tree import Tree
 
 PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code

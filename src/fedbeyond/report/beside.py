@@ -6,9 +6,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from .. import spelling
-from ..errors import ConfigError
-from ..registry import nearest
+from .. import spec
+from ..errors import ConfigError, nearest
 from . import layout
 from .table import Table, majority_rows, number
 
@@ -151,7 +150,7 @@ def same(one: str, other: str) -> bool:
 
 
 def _parts(text: str) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(part.name, part.preset, dict(part.options)) for part in spelling.parse(text)]
+    return [(part.name, part.preset, dict(part.options)) for part in spec.parse(text)]
 
 
 def _fitting(ours: Table, paper: str, tables: dict[str, list[Printed]]) -> str:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .. import __version__, registry
+from .. import __version__
 from ..errors import ConfigError
-from ..papers import Paper, paper
-from ..spelling import parse
+from ..experiment import registry
+from ..experiment.papers import Paper, paper
+from ..spec import parse
 
 OURS = f"""@software{{fedbeyond,
   title   = {{fedbeyond: federated domain generalization}},

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import mean, median
 
-from ..results import Line
+from ..evaluation.selection import Line
 from .layout import Cells
 
 HEAD = ["method", "model", "sent", "up", "of parameters", "down", "kept", "FLOPs", "seconds", "times FedAvg"]

@@ -6,11 +6,11 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from ..results import Line, judged
-from ..spelling import unseen_domains
+from ..evaluation.rules import unseen
+from ..evaluation.selection import Line, judged
+from ..spec import unseen_domains
 from . import statistics
 from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
-from .rules import unseen
 from .table import METRICS, Table, best_first
 
 Runs = Mapping[tuple[str, str, int], Sequence[Line]]  # by method, target, seed: the lines of a run in order

@@ -12,7 +12,7 @@ from cycler import cycler
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Picture
 
-from .. import files
+from .. import _io
 from .layout import Cells
 
 matplotlib.use("Agg")
@@ -73,7 +73,7 @@ def panels(count: int, across: int = 4, width: float = 2.6, height: float = 2.2,
 
 def save(figure: Figure, folder: Path) -> list[Path]:
     """Write a figure as name.svg, name.png and name.csv, and what it is called as name.json."""
-    with files.storing(folder):
+    with _io.storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     about = {"title": figure.title, "caption": figure.caption}
     contents = {
@@ -84,7 +84,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
     }
     paths = [folder / f"{figure.name}.{ending}" for ending in contents]
     for path, content in zip(paths, contents.values(), strict=True):
-        files.write(path, content)
+        _io.write(path, content)
     return paths
 
 

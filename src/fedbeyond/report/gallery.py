@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import StorageError
-from ..results import Line
+from ..evaluation.selection import Line
 from . import classes, curves, sensitivity, weighing
 from .figure import Figure, svg, table
 from .table import Table, runs

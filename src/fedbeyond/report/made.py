@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files import note
-from ..results import RESULTS
-from ..spelling import parse
+from .._io import note
+from ..experiment.results import RESULTS
+from ..spec import parse
 from .layout import Cells
 
 OWN = ("method", "target", "seed")  # in which runs of one report are meant to differ
@@ -54,10 +54,10 @@ def class_names(configs: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     if isinstance(given, list):
         return tuple(map(str, given))
     if part.name == "styles":
-        from ..data.styles import CLASSES
+        from ..data.datasets.drawing import CLASSES
 
         return CLASSES
-    from ..data.known import outline  # needs torch, which a report can do without
+    from ..data.datasets._benchmarks import outline  # needs torch, which a report can do without
 
     known = outline(name)
     return known.classes if known else ()

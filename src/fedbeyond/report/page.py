@@ -14,8 +14,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from .. import __version__, cautions
-from ..results import POOLED, Line
+from .. import __version__
+from ..evaluation import cautions
+from ..evaluation.selection import Line
+from ..spec import POOLED
 from . import beside, cite, cost, gallery, statistics
 from .beside import Beside
 from .figure import Figure, themed

@@ -5,9 +5,9 @@ from functools import cache
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from .. import registry
 from ..errors import ConfigError
-from ..spelling import Part, parse, spell, spell_value
+from ..experiment import registry
+from ..spec import Part, parse, spell, spell_value
 from .curves import legend_below, percent
 from .figure import INK, PALETTE, Figure, drawing, panels
 from .table import Table

@@ -10,8 +10,7 @@ from math import sqrt
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from ..errors import ConfigError
-from ..registry import nearest
+from ..errors import ConfigError, nearest
 from .layout import Cells
 from .table import Table
 

@@ -4,14 +4,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from ..cautions import majority_rate
-from ..errors import ConfigError
-from ..registry import nearest
-from ..results import Line
-from ..selection import class_counts, over_sources, undefined
-from ..spelling import unseen_domains
+from ..errors import ConfigError, nearest
+from ..evaluation.cautions import majority_rate
+from ..evaluation.rules import CAPTIONS, RULES, own_rule, unseen
+from ..evaluation.selection import Line, class_counts, over_sources, undefined
+from ..spec import unseen_domains
 from . import layout
-from .rules import CAPTIONS, RULES, own_rule, unseen
 
 METRICS = {  # as result lines name them, and as captions do
     "accuracy": "accuracy",

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from statistics import mean, stdev
 
-from ..results import Line
-from ..spelling import Part, parse, spell
+from ..evaluation.selection import Line
+from ..spec import Part, parse, spell
 from .curves import Runs, draw, legend_below, rounds_below, thinned
 from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
 from .table import Table, best_first

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .. import cautions, results
-from ..errors import ConfigError
-from ..files import write
-from ..registry import nearest
+from .._io import write
+from ..errors import ConfigError, nearest
+from ..evaluation import cautions
+from ..experiment import results
 from . import beside, cost, layout, statistics, table
 
 

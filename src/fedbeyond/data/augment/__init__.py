@@ -1,0 +1,1 @@
+"""Augmentations of images: style, colours, spectra, AugMix, standard transforms."""

@@ -1,0 +1,199 @@
+"""How training images vary before a method sees them: crops, flips, colours; and the official codes' choices by name.
+
+All images of a batch are transformed at once, on their device. What is drawn comes from the site's random stream, a
+value for each image. Images are floats between -1 and 1, and keep their size: where an official code crops to 224
+pixels, we crop to the size that the data have.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...batch import Augment, chain, plain
+from .colours import brighten, contrast, greyed, saturate, turn
+from .style import Paint, repaint
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Part = Annotated[float, Field(gt=0, le=1)]
+
+ATTEMPTS = 10  # crops drawn for an image, of which the first that fits is taken
+RATIOS = (3 / 4, 4 / 3)  # of width to height, of crops
+
+
+def custom(
+    zoom: Part = 1.0,
+    crop: Sequence[Part] | None = None,
+    pad: Annotated[int, Field(ge=0)] = 0,
+    flip: Share = 0.0,
+    jitter: Sequence[Annotated[float, Field(ge=0)]] = (0.0, 0.0, 0.0, 0.0),
+    grey: Share = 0.0,
+) -> Augment:
+    """Your own: the middle `zoom`, a `crop` of that area, shifted by `pad`, `flip`, colour `jitter`, `grey` by chance.
+
+    `crop` is two shares of the image's area, between which a random part is taken and enlarged; `jitter` is how much
+    brightness, contrast, saturation and hue may change, the last by at most 0.5.
+    """
+    if crop is not None and (len(crop) != 2 or crop[0] > crop[1]):
+        raise ValueError(f"crop={list(crop)} does not fit: two shares of the area, as in crop=[0.7, 1.0]")
+    if len(jitter) != 4 or jitter[3] > 0.5:
+        raise ValueError(
+            f"jitter={list(jitter)} does not fit: four numbers, the last at most 0.5, as in [0.4, 0.4, 0.4, 0.1]"
+        )
+    paints = [
+        centre(zoom) if zoom < 1 else None,
+        resized_crop(crop[0], crop[1]) if crop else None,
+        padded_crop(pad) if pad else None,
+        flipped(flip) if flip else None,
+        colour_jitter(*jitter) if any(jitter) else None,
+        greys(grey) if grey else None,
+    ]
+    steps: list[Augment] = [repaint(paint) for paint in paints if paint]
+    return reduce(chain, steps) if steps else plain
+
+
+def none() -> Augment:
+    """Images as they are."""
+    return plain
+
+
+def ga() -> Augment:
+    """As GA's code: crops of 0.7 to 1, flips, jitter of 0.4, some grey."""
+    return custom(crop=(0.7, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.4), grey=0.1)
+
+
+def domainbed() -> Augment:
+    """As DomainBed, FedIIR and FedSR: crops of 0.7 to 1, flips, jitter of 0.3, some grey."""
+    return custom(crop=(0.7, 1.0), flip=0.5, jitter=(0.3, 0.3, 0.3, 0.3), grey=0.1)
+
+
+def fedsb() -> Augment:
+    """As FedSB's code: the middle 224 of 232 pixels, flips, jitter of 0.3, some grey."""
+    return custom(zoom=224 / 232, flip=0.5, jitter=(0.3, 0.3, 0.3, 0.3), grey=0.1)
+
+
+def fedadg() -> Augment:
+    """As FedADG's code: crops of 0.7 to 1, flips, some grey."""
+    return custom(crop=(0.7, 1.0), flip=0.5, grey=0.1)
+
+
+def rsc() -> Augment:
+    """As RSC's and JiGen's code: crops of 0.8 to 1, flips, jitter of 0.4, some grey."""
+    return custom(crop=(0.8, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.4), grey=0.1)
+
+
+def fact() -> Augment:
+    """As FACT's code: crops of 0.8 to 1, flips, jitter of 0.4."""
+    return custom(crop=(0.8, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.4))
+
+
+def ccst() -> Augment:
+    """As CCST's code: crops of 0.8 to 1, flips."""
+    return custom(crop=(0.8, 1.0), flip=0.5)
+
+
+def digits() -> Augment:
+    """As MarsFL's code for digits: shifted by up to 4 pixels."""
+    return custom(pad=4)
+
+
+def centre(zoom: float) -> Paint:
+    """The middle part of images, `zoom` of each side, enlarged."""
+
+    def paint(x: Tensor, rng: torch.Generator) -> Tensor:
+        return cut(x, torch.full((len(x), 2), zoom), torch.zeros(len(x), 2))
+
+    return paint
+
+
+def resized_crop(least: float, most: float) -> Paint:
+    """A random part of each image, of `least` to `most` of its area and any place, enlarged."""
+
+    def paint(x: Tensor, rng: torch.Generator) -> Tensor:
+        size, place = drawn_crops(len(x), x.shape[2] / x.shape[3], least, most, rng)
+        return cut(x, size, place)
+
+    return paint
+
+
+def drawn_crops(count: int, tall: float, least: float, most: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Sizes (width and height, as shares of the image's) and places (of their middles, in -1..1) of random crops.
+
+    `tall` is the image's height over its width. Where no attempt fits, the whole image is taken.
+    """
+    area = least + (most - least) * torch.rand(count, ATTEMPTS, generator=rng)
+    low, high = (torch.tensor(ratio).log() for ratio in RATIOS)
+    ratio = (low + (high - low) * torch.rand(count, ATTEMPTS, generator=rng)).exp() * tall
+    if least == most == 1:  # the whole image, whatever its shape
+        ratio = torch.ones_like(ratio)
+    sizes = torch.stack(((area * ratio).sqrt(), (area / ratio).sqrt()), 2)
+    fits = (sizes <= 1).all(2)
+    first = fits.int().argmax(1)
+    size = torch.where(fits.any(1)[:, None], sizes[torch.arange(count), first], 1.0)
+    return size, (1 - size) * (2 * torch.rand(count, 2, generator=rng) - 1)
+
+
+def cut(x: Tensor, size: Tensor, place: Tensor) -> Tensor:
+    """Parts of images at their full size: `size` (width, height) and `place` of the middles as `drawn_crops` has."""
+    theta = torch.cat((torch.diag_embed(size), place[:, :, None]), 2).to(x)
+    grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def padded_crop(pad: int) -> Paint:
+    """Images shifted by up to `pad` pixels each way, black where nothing is."""
+
+    def paint(x: Tensor, rng: torch.Generator) -> Tensor:
+        count, channels, height, width = x.shape
+        shift = torch.randint(2 * pad + 1, (2, count), generator=rng).to(x.device)
+        rows = (shift[0][:, None] + torch.arange(height, device=x.device))[:, None, :, None]
+        columns = (shift[1][:, None] + torch.arange(width, device=x.device))[:, None, None, :]
+        every = torch.arange(count, device=x.device)[:, None, None, None]
+        colour = torch.arange(channels, device=x.device)[None, :, None, None]
+        return F.pad(x, (pad,) * 4, value=-1.0)[every, colour, rows, columns]
+
+    return paint
+
+
+def flipped(chance: float) -> Paint:
+    """Images mirrored left to right, each by chance."""
+
+    def paint(x: Tensor, rng: torch.Generator) -> Tensor:
+        return torch.where(chosen(x, chance, rng), x.flip(3), x)
+
+    return paint
+
+
+def greys(chance: float) -> Paint:
+    """Images without colours, each by chance."""
+
+    def paint(x: Tensor, rng: torch.Generator) -> Tensor:
+        return torch.where(chosen(x, chance, rng), greyed(x), x)
+
+    return paint
+
+
+def colour_jitter(brightness: float, contrasts: float, saturation: float, hue: float) -> Paint:
+    """Colours changed by random amounts, an amount for each image, in an order drawn for the batch."""
+    spreads = (brightness, contrasts, saturation, hue)
+    changes = (brighten, contrast, saturate, turn)
+
+    def paint(x: Tensor, rng: torch.Generator) -> Tensor:
+        spun = 2 * torch.rand(4, len(x), 1, 1, 1, generator=rng) - 1
+        x = (x + 1) / 2
+        for which in torch.randperm(4, generator=rng).tolist():
+            if spreads[which]:
+                amount = spun[which] * spreads[which]
+                x = changes[which](x, (amount if which == 3 else (1 + amount).clamp(min=0)).to(x))
+        return 2 * x - 1
+
+    return paint
+
+
+def chosen(x: Tensor, chance: float, rng: torch.Generator) -> Tensor:
+    """Which images of a batch it is, each by chance."""
+    return (torch.rand(len(x), 1, 1, 1, generator=rng) < chance).to(x.device)

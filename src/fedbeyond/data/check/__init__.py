@@ -1,0 +1,1 @@
+"""Check a dataset on disk before it is used, and describe it."""

@@ -1,0 +1,39 @@
+"""A picture of a dataset: a row a domain, a few images of each class."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..._io import storing
+from ...errors import ConfigError
+from ...images import Domains
+
+
+def draw(domains: Domains, path: Path, each: int = 3, least: int = 64) -> None:
+    """Write a grid of images, each at least `least` pixels wide."""
+    from PIL import Image, ImageDraw
+
+    sample = next(iter(domains.images.values()))[0]
+    if sample.ndim != 4:
+        raise ConfigError(f"rows of {sample.shape[1]} features have no picture; data show is for images")
+    times = max(1, -(-least // sample.shape[-1]))
+    side, margin, top = sample.shape[-1] * times + 2, max(90, 12 + 6 * max(map(len, domains.images))), 24
+    width, height = margin + side * each * len(domains.classes), top + side * len(domains.images)
+    canvas = Image.new("RGB", (width, height), "white")
+    pen = ImageDraw.Draw(canvas)
+    for column, name in enumerate(domains.classes):
+        pen.text((margin + side * each * column + 4, 6), name, fill="black")
+    for row, (domain, (images, labels)) in enumerate(domains.images.items()):
+        pen.text((6, top + side * row + side // 2 - 5), domain, fill="black")
+        for column in range(len(domains.classes)):
+            for place, index in enumerate(torch.nonzero(labels == column)[:each, 0].tolist()):
+                pixels = images[index].permute(1, 2, 0).expand(-1, -1, 3).numpy()
+                tile = Image.fromarray(np.repeat(np.repeat(pixels, times, 0), times, 1))
+                canvas.paste(tile, (margin + side * (each * column + place), top + side * row))
+    with storing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            canvas.save(path)
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}; call the picture something.png") from None

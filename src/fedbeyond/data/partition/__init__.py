@@ -1,0 +1,1 @@
+"""Partition a dataset into sites, their splits, and unseen domains."""

@@ -1,0 +1,1 @@
+"""Images on disk: list, decode, cache."""

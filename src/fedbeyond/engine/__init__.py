@@ -1,0 +1,1 @@
+"""Run rounds: the loop, the engines that carry requests to sites, the gate, aggregation."""

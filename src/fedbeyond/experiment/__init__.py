@@ -1,0 +1,1 @@
+"""Run and compare configurations: build, run, resume, checkpoint, store results."""

@@ -1,0 +1,241 @@
+"""What is run: a TOML file as frozen records. An unknown key is an error that names the nearest known one."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields, is_dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from .. import spec
+from ..errors import ConfigError, nearest
+from .figure_kinds import KINDS
+
+
+def _spelling(value: object) -> object:
+    if isinstance(value, dict):
+        value = spec.from_table(value)
+    return spec.spell(spec.parse(value)) if isinstance(value, str) else value
+
+
+def _spelling_or_none(value: object) -> object:
+    """`none` is a name here, also where it is read as a value, as after --set."""
+    return _spelling("none" if value is None else value)
+
+
+def _together(value: object) -> object:
+    """Several domains left out at once are written as a list, and named with a plus between them."""
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        return "+".join(value)
+    return value
+
+
+def _share(value: object) -> object:
+    if value == "field" or (isinstance(value, int | float) and 0 < value < 1):
+        return value
+    raise ValueError("give a share between 0 and 1, or 'field' for the field's own split")
+
+
+def _share_or_none(value: object) -> object:
+    return 0.0 if value == 0 else _share(value)
+
+
+def _figure(value: object) -> object:
+    if isinstance(value, str) and value in KINDS:
+        return value
+    raise ValueError(f"no such figure; {nearest(str(value), KINDS)}")
+
+
+Spelling = Annotated[str, BeforeValidator(_spelling)]
+Choice = Annotated[str, BeforeValidator(_spelling_or_none)]
+Target = Annotated[str, BeforeValidator(_together)]
+Count = Annotated[int, Field(gt=0)]
+FigureKind = Annotated[str, BeforeValidator(_figure)]
+
+
+Share = float | Literal["field"]
+SAID_BY_SPLIT = ("validation", "test", "clients_per_domain", "label_skew", "mixing", "disjoint", "target_part")
+# keys younger than runs that are kept: unset, they do not count
+LATER = (
+    "target_part",
+    "mixing",
+    "disjoint",
+    "split",
+    "transform",
+    "test",
+    "evaluate_every",
+    "precision",
+    "select",
+)
+
+
+@dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
+class Train:
+    """How training goes, for whatever method."""
+
+    rounds: Count = 20
+    epochs: Count = 1
+    batch_size: Count = 32
+    schedule: Spelling = "constant"  # of the learning rate, over rounds
+    validation: Annotated[Share, BeforeValidator(_share)] = 0.1  # share kept, or the field's own
+    test: Annotated[Share, BeforeValidator(_share_or_none)] = 0.0  # share kept for an in-domain test, or the field's
+    evaluate_every: Count = 1  # rounds; the last one is always judged
+    select: Literal["source-validation", "source-validation-balanced"] = "source-validation"  # of best.safetensors
+    clients_per_domain: Count = 1
+    label_skew: Annotated[float, Field(gt=0)] | None = None  # Dirichlet's concentration; None: labels spread evenly
+    clients_per_round: Count | None = None  # None: all
+    quorum: Count | None = None  # None: all but one, at least two
+    transform: Choice = "none"  # of training images, before the method's own
+    batchnorm: Literal["average", "reestimate", "local", "frozen"] = "reestimate"
+    precision: Literal["float32", "bfloat16"] = "float32"  # of products; what is stored and sent is float32
+    target_part: Literal["whole", "test"] = "whole"  # of the unseen domain; test: the field's own test part
+    mixing: Annotated[float, Field(ge=0, le=1)] = 0.0  # 0: one domain a client; 1: an even mix of all
+    disjoint: Literal["groups"] | None = None  # images of a patient, case or slide stay together
+    split: str | None = None  # a file that says who holds what; {target} and {seed} are filled in
+
+    def __post_init__(self) -> None:
+        given = [name for name in SAID_BY_SPLIT if getattr(self, name) != getattr(Train, name)]
+        if self.split is not None and given:
+            raise ValueError(f"the file {self.split!r} says who holds what; leave out {', '.join(given)}, or split")
+        if self.disjoint and "field" in (self.validation, self.test):
+            raise ValueError(
+                "the field's own split cannot be changed; leave out disjoint, or give validation and test a share"
+            )
+        if self.validation == "field" and self.test not in (0, "field"):
+            raise ValueError("the field's own split cannot be changed; set test = 'field', or give validation a share")
+        shares = [share for share in (self.validation, self.test) if share != "field"]
+        if sum(shares) >= 1:
+            raise ValueError(f"validation and test take {sum(shares):.0%} of the images; leave some to train on")
+        if self.label_skew is not None and self.clients_per_domain == 1:
+            raise ValueError("label_skew spreads a domain's labels over its clients; set clients_per_domain as well")
+
+    @property
+    def plain(self) -> bool:
+        """Whether each domain that takes part is one client, and each other one unseen as a whole."""
+        keys = ("split", "test", "clients_per_domain", "mixing", "disjoint", "target_part")
+        return all(getattr(self, key) == getattr(Train, key) for key in keys)
+
+
+@dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
+class Bench:
+    """A grid of runs; what is not given is that of the single run."""
+
+    methods: tuple[Spelling, ...] = ()
+    targets: tuple[Target, ...] = ()  # nor a single run's: every domain in turn
+    seeds: tuple[int, ...] = ()
+    figures: tuple[FigureKind, ...] = ()  # drawn in the end, for the page; they change no run
+
+
+@dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
+class Config:
+    """One run, and the grid that `bench` makes of it."""
+
+    method: Spelling = "fedavg"
+    target: Target | None = None  # the domain that takes no part; several as a list
+    seed: int = 0
+    data: Spelling = "styles"
+    network: Spelling = "convnet"
+    optimizer: Spelling = "sgd(lr=0.05, momentum=0.9, weight_decay=0.0005)"
+    train: Train = Train()
+    plugins: tuple[str, ...] = ()
+    public: Spelling | None = None  # images without labels that every site holds too, for methods that need them
+    bench: Bench = Bench()
+
+    def identity(self) -> dict[str, Any]:
+        """What makes this run this run, for comparing and for writing down."""
+        plugins = [f"{plugin} {_digest(plugin)}" if plugin.endswith(".py") else plugin for plugin in self.plugins]
+        train = {k: v for k, v in asdict(self.train).items() if k not in LATER or v != getattr(Train, k)}
+        if path := self.split_file():
+            train["split"] = f"{self.train.split} {_digest(str(path))}"
+        kept = {key: value for key, value in asdict(self).items() if key != "bench"}
+        if self.public is None:  # a key younger than runs that are kept
+            del kept["public"]
+        return kept | {"train": train, "plugins": plugins}
+
+    def digest(self) -> str:
+        """A name for this run and no other."""
+        return sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def split_file(self) -> Path | None:
+        """The file that says who holds what in this run, if one does."""
+        if self.train.split is None:
+            return None
+        return Path(self.train.split.replace("{target}", str(self.target)).replace("{seed}", str(self.seed)))
+
+    def setting(self) -> str:
+        """A digest of all that runs must have in common to stand in one table."""
+        common = {key: value for key, value in self.identity().items() if key not in ("method", "target", "seed")}
+        common["train"].pop("select", None)  # it changes no round, only which of them is taken
+        if self.train.split is not None:  # by name: its contents may depend on target and seed
+            common["train"] |= {"split": self.train.split}
+        return sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def load(path: Path | None, settings: Iterable[str] = (), **given: Any) -> Config:
+    """Read a TOML file (none: all defaults), apply `key=value` settings to it, then what is `given` as it is."""
+    table: dict[str, Any] = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(path.read_text("utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a TOML file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not TOML: {error}") from None
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes key=value, as in --set train.rounds=5; got {setting!r}")
+        _set(table, key.strip(), spec.read_value(value.strip()))
+    table |= {key: value for key, value in given.items() if value is not None}
+    return parse(table, str(path or "--set"))
+
+
+def parse(table: dict[str, Any], source: str = "config") -> Config:
+    """Check a table and make records of it."""
+    _known(table, Config, source)
+    try:
+        return Config(**table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(step) for step in first["loc"])
+        raise ConfigError(f"{source}: {place} = {first['input']!r} does not fit: {first['msg']}") from None
+
+
+def cells(config: Config, domains: Iterable[str]) -> Iterator[Config]:
+    """The runs of a grid: every method on every target with every seed."""
+    bench = config.bench
+    for seed in bench.seeds or (config.seed,):
+        for target in bench.targets or ((config.target,) if config.target else tuple(domains)):
+            for method in bench.methods or (config.method,):
+                yield replace(config, method=method, target=target, seed=seed, bench=Bench())
+
+
+def _digest(plugin: str) -> str:
+    path = Path(plugin)
+    return sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "missing"
+
+
+def _known(table: dict[str, Any], record: type, source: str, path: str = "") -> None:
+    allowed = {field.name: field for field in fields(record)}
+    for key, value in table.items():
+        if key not in allowed:
+            raise ConfigError(f"{source}: {path}{key} is not known; {nearest(key, allowed)}")
+        inner = allowed[key].default
+        if isinstance(value, dict) and is_dataclass(inner):
+            _known(value, type(inner), source, f"{path}{key}.")
+
+
+def _set(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key, opening a spelling as a table where the path leads into one."""
+    *path, last = key.split(".")
+    for depth, step in enumerate(path):
+        inner = table.get(step, getattr(Config, step, None) if depth == 0 else None)
+        if isinstance(inner, str):
+            inner = spec.to_table(inner)
+        table[step] = inner if isinstance(inner, dict) else {}
+        table = table[step]
+    table[last] = value

@@ -1,0 +1,1 @@
+"""Export a trained model and predict with it."""

@@ -1,0 +1,1 @@
+"""The same methods over a real federation, on Flower."""

@@ -1,0 +1,1 @@
+"""Operate a federation: folder, certificates, processes, checks, proxy."""

@@ -1,0 +1,1 @@
+"""Networks: classifiers, generators, pretrained weights, BatchNorm."""

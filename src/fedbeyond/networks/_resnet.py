@@ -1,0 +1,138 @@
+"""Residual networks (He et al., CVPR 2016, https://arxiv.org/abs/1512.03385), named part by part as in torchvision.
+
+A bottleneck takes its stride in the 3x3 convolution, as torchvision's do and the paper's do not.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+
+from ..classifier import Classifier, Task
+from ..errors import ConfigError
+from . import weights as files
+from .groupnorm import Norm, with_group_norm
+
+Block = type["Basic"] | type["Bottleneck"]
+
+
+class Residual(Classifier):
+    """A ResNet body and a linear head on the average of its last maps."""
+
+    stages = ("body.layer1", "body.layer2", "body.layer3")
+
+    def maps(self, x: Tensor) -> Tensor:
+        """The last feature maps."""
+        return self.body(files.normalised(x))  # type: ignore[no-any-return]
+
+
+class Body(nn.Module):
+    """All of a ResNet but its last layer."""
+
+    def __init__(self, block: Block, depths: tuple[int, int, int, int]) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1, self.relu = nn.BatchNorm2d(64), nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        wide = 64
+        for stage, depth in enumerate(depths):
+            inside = 64 * 2**stage
+            blocks = nn.Sequential()
+            for place in range(depth):
+                blocks.append(block(wide, inside, 2 if stage and place == 0 else 1))
+                wide = inside * block.growth
+            self.add_module(f"layer{stage + 1}", blocks)
+        self.width = wide  # channels of the last maps
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d):
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        return self.layer4(self.layer3(self.layer2(self.layer1(x))))  # type: ignore[no-any-return, operator]
+
+
+class Basic(nn.Module):
+    """Two 3x3 convolutions around which the input is carried."""
+
+    growth = 1  # channels out for each inside
+
+    def __init__(self, wide: int, inside: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(wide, inside, 3, stride, padding=1, bias=False)
+        self.bn1, self.relu = nn.BatchNorm2d(inside), nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(inside, inside, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inside)
+        self.downsample = _shortcut(wide, inside, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        return self.relu(out + (x if self.downsample is None else self.downsample(x)))  # type: ignore[no-any-return]
+
+
+class Bottleneck(nn.Module):
+    """A 3x3 convolution between two of 1x1, around which the input is carried."""
+
+    growth = 4
+
+    def __init__(self, wide: int, inside: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(wide, inside, 1, bias=False)
+        self.bn1, self.relu = nn.BatchNorm2d(inside), nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(inside, inside, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inside)
+        self.conv3 = nn.Conv2d(inside, 4 * inside, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * inside)
+        self.downsample = _shortcut(wide, 4 * inside, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x))))))
+        out = self.bn3(self.conv3(out))
+        return self.relu(out + (x if self.downsample is None else self.downsample(x)))  # type: ignore[no-any-return]
+
+
+def _shortcut(wide: int, out: int, stride: int) -> nn.Sequential | None:
+    """What makes the input fit the output, where it does not."""
+    if stride == 1 and wide == out:
+        return None
+    return nn.Sequential(nn.Conv2d(wide, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+
+def resnet18(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
+    """ResNet-18; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    return partial(_resnet, "resnet18", Basic, (2, 2, 2, 2), weights, norm)
+
+
+def resnet34(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
+    """ResNet-34; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    return partial(_resnet, "resnet34", Basic, (3, 4, 6, 3), weights, norm)
+
+
+def resnet50(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
+    """ResNet-50; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    return partial(_resnet, "resnet50", Bottleneck, (3, 4, 6, 3), weights, norm)
+
+
+def resnet101(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
+    """ResNet-101; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    return partial(_resnet, "resnet101", Bottleneck, (3, 4, 23, 3), weights, norm)
+
+
+def resnet152(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
+    """ResNet-152; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    return partial(_resnet, "resnet152", Bottleneck, (3, 8, 36, 3), weights, norm)
+
+
+def _resnet(
+    name: str, block: Block, depths: tuple[int, int, int, int], file: str, norm: Norm, task: Task
+) -> Classifier:
+    files.require_colours(task, name)
+    body = Body(block, depths)
+    net = Residual(body, body.width, len(task.classes))
+    if norm == "group":
+        if file:
+            raise ConfigError(
+                f"{name}(norm=group) cannot start from {file}, which is of a network with BatchNorm; leave one out"
+            )
+        return with_group_norm(net)
+    return files.load(net, file, head="fc") if file else net

@@ -1,0 +1,61 @@
+"""Images side by side in rows, with a word or two under each."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure as Picture
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..figure import INK, SOFT, panels
+
+LIGHT, DARK = "#fdfdfe", "#101216"  # on a picture's own colours, which a dark page does not change
+SMALLEST, LARGEST = 96, 160  # pixels that an image is shown with
+
+
+class Tile(NamedTuple):
+    """An image, as bytes in rows of pixels, and what is said under it."""
+
+    pixels: np.ndarray
+    word: str = ""
+    colour: str = SOFT
+
+
+def board(rows: Sequence[Sequence[Tile]], top: Sequence[str], left: Sequence[str], side: float = 0.95) -> Picture:
+    """A picture of tiles: names over the columns, and before the rows."""
+    words = any(tile.word for row in rows for tile in row)
+    step, across = (1.3 if words else 1.08), 1.08
+    margin, head = 0.11 * max(map(len, left)), 0.35
+    width, height = margin + across * len(top), head + step * len(rows)
+    picture, (axis,) = panels(1, width=side * width, height=side * height)
+    for row, (name, tiles) in enumerate(zip(left, rows, strict=True)):
+        axis.text(-0.12, row * step + 0.5, name, ha="right", va="center", color=INK)
+        for column, tile in enumerate(tiles):
+            x, y = column * across, row * step
+            axis.imshow(tile.pixels, extent=(x, x + 1, y + 1, y), interpolation="none")
+            if tile.word:
+                axis.text(x + 0.5, y + 1.04, tile.word, ha="center", va="top", color=tile.colour, fontsize=7)
+    for column, name in enumerate(top):
+        axis.text(column * across + 0.5, -0.12, name, ha="center", va="bottom", color=INK)
+    axis.set(xlim=(-margin, across * len(top)), ylim=(step * len(rows), -head), aspect="equal")
+    axis.axis("off")
+    return picture
+
+
+def shown(x: Tensor) -> Tensor:
+    """An image between -1 and 1 as three channels between 0 and 1, neither too small nor too large to look at."""
+    x = ((x.float().cpu() + 1) / 2).clamp(0, 1).expand(3, -1, -1)
+    longest = max(x.shape[1:])
+    if longest > LARGEST:
+        size = [round(side * LARGEST / longest) for side in x.shape[1:]]
+        return F.interpolate(x[None], size, mode="bilinear", antialias=True)[0]
+    times = -(-SMALLEST // longest)
+    return x.repeat_interleave(times, 1).repeat_interleave(times, 2)
+
+
+def as_bytes(x: Tensor) -> np.ndarray:
+    """Three channels between 0 and 1 as rows of pixels."""
+    found: np.ndarray = (x * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    return found

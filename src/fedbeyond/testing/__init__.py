@@ -1,0 +1,1 @@
+"""The laws that every method obeys, and toy sites to check them on."""

@@ -1,0 +1,93 @@
+"""Three tiny sites and a tiny network, so that a law takes a moment."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..classifier import Classifier, Networks, Task, read
+from ..data.partition.pooling import pool
+from ..engine.gate import Gate
+from ..experiment.build import networks
+from ..images import Split
+from ..method import Method
+from ..site import Site
+from ..spec import POOLED
+from ..tree import Tree
+
+SIZES = {"east": 12, "north": 16, "west": 20}
+CLASSES = ("red", "green", "blue")
+
+
+def tiny(task: Task) -> Classifier:
+    """One convolution with BatchNorm, so that counters and running means are there too."""
+    body = nn.Sequential(nn.Conv2d(task.shape[0], 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+    net = Classifier(body, 4, len(task.classes))
+    net.stages = ("body.0", "body.2")
+    return net
+
+
+def deeper(task: Task) -> Classifier:
+    """Three BatchNorm layers, two of which depend on no other: for what is measured layer by layer."""
+    net = Classifier(Deeper(task.shape[0]), 4, len(task.classes))
+    net.stages = ("body.first", "body.beside")
+    return net
+
+
+class Deeper(nn.Module):
+    """Two convolutions beside each other, and a normalisation of their sum."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(channels, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        self.beside = nn.Sequential(nn.Conv2d(channels, 4, 1), nn.BatchNorm2d(4))
+        self.last = nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.last(self.first(x) + self.beside(x)))
+
+
+TASK = Task(CLASSES, (3, 6, 6), tiny, len(SIZES))
+DEEPER = TASK._replace(network=deeper)
+
+
+def domains(sizes: dict[str, int] = SIZES) -> dict[str, dict[str, Split]]:
+    """Images whose colour is their class, darker at one site than at another."""
+    rng = torch.Generator().manual_seed(1)
+    data: dict[str, dict[str, Split]] = {}
+    for shade, (name, size) in enumerate(sizes.items()):
+        y = torch.randint(len(CLASSES), (size + 8,), generator=rng)
+        x = torch.rand(size + 8, 3, 6, 6, generator=rng) * 0.3 + 0.1 * shade
+        x[torch.arange(len(y)), y] += 0.7
+        data[name] = {"train": (x[:size], y[:size]), "val": (x[size:], y[size:])}
+    return data
+
+
+def nets(method: Method, task: Task | None = None) -> Networks:
+    """The method's networks on the toy task."""
+    return networks(method, task or TASK, 0, "cpu")
+
+
+def shared(method: Method, task: Task | None = None) -> Tree:
+    """Those of them that the server holds, as trees."""
+    made = nets(method, task)
+    return {name: read(made[name]) for name in method.shared}
+
+
+def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1, task: Task | None = None) -> list[Site]:
+    """The toy sites, as the method samples and augments them."""
+    scratch, data = nets(method, task), domains(sizes)
+    settings: dict[str, Any] = {"augment": method.augment, "sampler": method.sampler, "batch_size": 8, "epochs": epochs}
+    if method.pooled:
+        pooled, settings["origin"] = pool(data)
+        data = {POOLED: pooled}
+    if method.public:
+        x = torch.rand(24, *TASK.shape, generator=torch.Generator().manual_seed(2))
+        data = {name: splits | {"public": (x, torch.full((24,), -1))} for name, splits in data.items()}
+    return [Site(name, splits, scratch, **settings) for name, splits in data.items()]
+
+
+def gate(method: Method, sizes: dict[str, int] = SIZES, quorum: int | None = None, task: Task | None = None) -> Gate:
+    """The gate before the toy sites."""
+    held = {POOLED: sum(sizes.values())} if method.pooled else sizes
+    return Gate(method.sends, shared(method, task), held, quorum)

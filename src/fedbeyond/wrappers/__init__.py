@@ -1,0 +1,1 @@
+"""Wrappers: functions from a method to a method, one file each."""

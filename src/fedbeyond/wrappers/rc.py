@@ -1,0 +1,55 @@
+"""Robust and Generalizable Visual Representation Learning via Random Convolutions.
+
+Xu, Liu, Yang, Raffel, Niethammer; ICLR 2021; https://arxiv.org/abs/2007.13003
+
+A convolution with random weights changes colours and textures and leaves shapes; a network that sees images both
+ways must go by shapes. Over any method: each batch gets such a view beside it, and counts with it in every loss.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ..batch import chain
+from ..classifier import for_images
+from ..data.augment import style
+from ..method import Method
+
+PRESETS = {
+    "img": {"views": 0, "mix": False, "keep": 0.5},  # RC_img1-7, p = 0.5
+    "mix": {"views": 0},  # RC_mix1-7
+}
+
+Sizes = Sequence[Annotated[int, Field(gt=0)]]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def rc(
+    method: Method,
+    views: Annotated[int, Field(ge=0)] = 1,
+    sizes: Sizes = (1, 3, 5, 7),
+    mix: bool = True,
+    keep: Share = 0.0,
+) -> Method:
+    """Views by random convolutions beside each image (views=0: in its place), on top of any method."""
+    paint = painted(sizes, mix, keep)
+    own = style.views(paint, views) if views else style.repaint(paint)
+    networks = for_images("rc", method.networks)
+    return replace(method, augment=chain(method.augment, own), networks=networks)
+
+
+def painted(sizes: Sizes, mix: bool, keep: float) -> style.Paint:
+    """Random convolutions, or with the chance `keep` the batch as it is."""
+    even = [size for size in sizes if size % 2 == 0]
+    if even or not sizes:
+        raise ValueError(f"sizes={list(sizes)} does not fit: kernels have odd sizes, as in sizes=[1, 3, 5, 7]")
+    paint = style.rand_conv(sizes, mix=mix)
+
+    def perhaps(x: Tensor, rng: torch.Generator) -> Tensor:
+        return x if float(torch.rand((), generator=rng)) < keep else paint(x, rng)
+
+    return perhaps if keep else paint

@@ -1,0 +1,163 @@
+"""Replies that are taken in one by one give what they would have given all together, to the bit; and take no room."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fedbeyond import _memory, tree
+from fedbeyond.classifier import read, take, write
+from fedbeyond.engine import aggregation
+from fedbeyond.engine.simulator import Simulator
+from fedbeyond.engine.workers import Workers
+from fedbeyond.experiment import registry
+from fedbeyond.methods.fedavg import fedavg
+from fedbeyond.optimizers import adam, sam, separable, sgd
+from fedbeyond.server import Failure, by_size, uniform
+from fedbeyond.testing import toy
+from fedbeyond.testing.laws import reference, simulate
+from support.method_settings import SMALL
+from support.paths import ROOT
+
+
+def folds(name):
+    method = registry.build(name)
+    return method.sums and method.weighting in (by_size, uniform) and not method.pooled
+
+
+SUMS = [name for name in (SMALL.get(name, name) for name in registry.SHELVES["methods"]) if folds(name)]
+
+
+class Watched:
+    """A federation that is asked for answers one by one, or not at all."""
+
+    def __init__(self, federation):
+        self.federation, self.clients, self.asked = federation, federation.clients, []
+
+    def ask(self, request, post):
+        assert request.kind != "train", "all at once"
+        return self.federation.ask(request, post)
+
+    def stream(self, request, post):
+        self.asked.append(request.to)
+        return self.federation.stream(request, post)
+
+
+def same(got, want):
+    flat, other = tree.flatten(got), tree.flatten(want)
+    return flat.keys() == other.keys() and all(torch.equal(flat[key], other[key]) for key in flat)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_every_server_of_sums_gets_the_same_from_replies_that_nobody_keeps(name, monkeypatch):
+    want = reference(lambda: registry.build(name)).state
+    monkeypatch.setattr(aggregation, "FROM", 1)
+    method = registry.build(name)
+    watched = Watched(Simulator(method.client, toy.sites(method)))
+    state, _ = simulate(method, federation=watched)
+    assert watched.asked and same(state, want)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sites_that_spare_memory_give_the_same_to_the_bit(name, monkeypatch):
+    want = reference(lambda: registry.build(name)).state
+    monkeypatch.setattr(aggregation, "FROM", 1)
+    monkeypatch.setattr(aggregation, "LARGE", 0)
+    assert same(simulate(registry.build(name))[0], want)
+
+
+def test_where_memory_is_scarce_gradients_go_one_by_one_and_the_model_moves_out(monkeypatch):
+    monkeypatch.setattr(aggregation, "FROM", 1)
+    monkeypatch.setattr(aggregation, "LARGE", 0)
+    method = fedavg()
+    sites, most = toy.sites(method), []
+    net = sites[0].nets["model"]
+    for param in net.parameters():  # before the hooks of the optimizer, when its own gradient is there
+        param.register_post_accumulate_grad_hook(
+            lambda _: most.append(sum(param.grad is not None for param in net.parameters()))
+        )
+    simulate(method, rounds=1, federation=Simulator(method.client, sites))
+    assert most and set(most) == {1} and not _memory.scarce
+    assert all(param.isnan().all() for param in net.parameters())
+
+
+def test_an_optimizer_that_looks_twice_keeps_its_gradients():
+    params = [torch.nn.Parameter(torch.ones(2))]
+    assert separable(sgd(momentum=0.9)(params)) and separable(adam()(params)) and not separable(sam()(params))
+
+
+def test_a_model_that_moved_out_is_nowhere_else_and_comes_back_as_it_lay():
+    net = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    want, strides = read(net), net.weight.stride()
+    taken = take(net)
+    assert same(taken, want) and list(taken["params"]) == list(want["params"])
+    assert net.weight.shape == (4, 3, 3, 3) and net.weight.isnan().all()
+    with pytest.raises(RuntimeError), torch.no_grad():
+        net.weight.add_(1)
+    assert same(read(write(net, taken)), want) and net.weight.stride() == strides
+    net(torch.ones(1, 3, 5, 5)).sum().backward()
+
+
+def test_there_are_such_servers():
+    assert len(SUMS) > 15 and "scaffold" in SUMS and not folds("fednova")
+
+
+def test_workers_hand_over_answers_in_the_order_of_the_request(monkeypatch):
+    want = reference(fedavg).state
+    monkeypatch.setattr(aggregation, "FROM", 1)
+    method = fedavg()
+    workers = Workers(method.client, toy.sites(method), 2)
+    state, _ = simulate(method, federation=Watched(workers))
+    workers.close()
+    assert same(state, want)
+
+
+class Swollen(Watched):
+    """One of the sites sends numbers that are finite, and beyond belief."""
+
+    def stream(self, request, post):
+        self.asked.append(request.to)
+        for name, answer in self.federation.stream(request, post):
+            model = answer.body["model"]
+            if name == "east":
+                model = model | {"params": tree.scale(1e6, model["params"])}
+            yield name, answer._replace(body={"model": model})
+
+    def ask(self, request, post):
+        return dict(self.stream(request, post))
+
+
+@pytest.mark.parametrize("least", [1, 99])
+def test_who_is_not_to_be_believed_is_left_out_though_it_was_taken_in(least, monkeypatch):
+    monkeypatch.setattr(aggregation, "FROM", least)
+    sizes = {name: 12 for name in ("east", "north", "south", "west")}
+    method = fedavg()
+    swollen = Swollen(Simulator(method.client, toy.sites(method, sizes)))
+    state, minutes = simulate(method, rounds=1, federation=swollen, sizes=sizes)
+    assert [entry["site"] for entry in minutes[0]["aside"]] == ["east"]
+    others = tuple(name for name in sizes if name != "east")
+    absent = Absent(Simulator(method.client, toy.sites(method, sizes)))
+    want, _ = simulate(method, rounds=1, federation=absent, sizes=sizes)
+    assert same(state["server"], want["server"])
+    assert swollen.asked == [tuple(sizes)] + ([others] if least == 1 else [])
+
+
+class Absent:
+    """The same without that site, all at once."""
+
+    def __init__(self, federation):
+        self.federation, self.clients = federation, federation.clients
+
+    def ask(self, request, post):
+        return {
+            name: Failure(name, "away") if name == "east" else answer
+            for name, answer in self.federation.ask(request, post).items()
+        }
+
+
+def test_a_round_of_many_sites_keeps_a_handful_of_models_not_one_of_each():
+    script = [sys.executable, ROOT / "benchmarks" / "speed" / "memory.py", "17", "1"]
+    told = json.loads(subprocess.run(script, check=True, capture_output=True).stdout)
+    assert told["clients"] == 17 and 3 < told["models_above_the_data"] <= 4

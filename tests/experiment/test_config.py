@@ -1,0 +1,113 @@
+"""A TOML file becomes frozen records, or an error that says what to write instead."""
+
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+from fedbeyond.errors import ConfigError
+from fedbeyond.experiment import registry
+from fedbeyond.experiment.config import Config, cells, load
+
+
+def config(tmp_path: Path, text: str, *settings: str) -> Config:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return load(path, settings)
+
+
+def test_a_file_says_what_is_run(tmp_path):
+    found = config(tmp_path, 'method = "fedprox(mu=0.1) + ga"\ntarget = "sketch"\n[train]\nrounds = 5\n')
+    assert (found.method, found.target, found.train.rounds) == ("fedprox(mu=0.1)+ga", "sketch", 5)
+    with pytest.raises(FrozenInstanceError):
+        found.seed = 3
+
+
+def test_a_table_is_another_way_to_spell_a_part(tmp_path):
+    found = config(tmp_path, '[method]\nname = "fedprox+ga"\nmu = 0.1\n[method.ga]\npreset = "paper"\nstep = 0.2\n')
+    assert found.method == "fedprox(mu=0.1)+ga:paper(step=0.2)"
+
+
+def test_settings_reach_into_tables_and_spellings(tmp_path):
+    settings = ("method.mu=0.5", "method.ga.step=0.3", "train.rounds=2", "optimizer.lr=0.1", "target=photo")
+    found = config(tmp_path, 'method = "fedprox+ga"\n[train]\nepochs = 3\n', *settings)
+    assert found.method == "fedprox(mu=0.5)+ga(step=0.3)"
+    assert found.optimizer == "sgd(lr=0.1, momentum=0.9, weight_decay=0.0005)"
+    assert (found.train.rounds, found.train.epochs, found.target) == (2, 3, "photo")
+
+
+def test_a_grid_is_every_method_target_and_seed(tmp_path):
+    found = config(tmp_path, '[bench]\nmethods = ["fedavg", "fedavg+ga"]\ntargets = ["b"]\nseeds = [0, 1]\n')
+    every = [(cell.method, cell.target, cell.seed) for cell in cells(found, ["a", "b"])]
+    assert every == [("fedavg", "b", 0), ("fedavg+ga", "b", 0), ("fedavg", "b", 1), ("fedavg+ga", "b", 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        ("metod = 'fedavg'", [], "metod is not known; did you mean 'method'"),
+        ("[train]\nround = 5", [], r"train\.round is not known; did you mean 'rounds'"),
+        ("[bench]\nmethod = 5", [], r"bench\.method is not known; did you mean 'methods'"),
+        ("[train]\nrounds = 0", [], r"train\.rounds = 0 does not fit"),
+        ("[train]\nrounds = 'many'", [], r"train\.rounds = 'many' does not fit"),
+        ("[train]\nvalidation = 1.5", [], r"train\.validation = 1\.5 does not fit"),
+        ("[train]\nlabel_skew = 0.3", [], "set clients_per_domain as well"),
+        ("[train]\nschedule = 5", [], r"train\.schedule = 5 does not fit"),
+        ("target = ['photo', 5]", [], "target = .* does not fit"),
+        ("method = 5", [], "method = 5 does not fit"),
+        ("method = 'fed avg'", [], "cannot read 'fed avg'"),
+        ("method = ", [], "is not TOML"),
+        ("", ["train.rounds"], "--set takes key=value"),
+        ("", ["train.ronds=3"], r"train\.ronds is not known; did you mean 'rounds'"),
+        ("", ["method.gaa.step=3"], "no part called 'gaa'"),
+        ("[method]\nmu = 1", [], "needs a 'name'"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_write_instead(tmp_path, text, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        config(tmp_path, text, *settings)
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.toml: No such file"):
+        load(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("spelled", "message"),
+    [
+        ("fedproxx", "method 'fedproxx' is not known; did you mean 'fedprox'"),
+        ("fedprox(mux=1)", "'fedprox' has no option 'mux'; did you mean 'mu'.*mu=0.01"),
+        ("fedprox(mu=much)", "fedprox: mu='much' does not fit"),
+        ("fedavg(weighting=size2)", "fedavg: weighting='size2' does not fit"),
+        ("fedprox(optimizer=1)", "has no option 'optimizer'"),
+        ("fedprox:best", "'fedprox' has no preset 'best'; it has default, paper, official"),
+        ("ga", "spell it as fedavg\\+ga"),
+        ("fedavg+fedprox", "'fedprox' is a method of its own"),
+        ("fedavg+gaa", "wrapper 'gaa' is not known; did you mean 'ga'"),
+    ],
+)
+def test_a_method_that_cannot_be_made_is_told(spelled, message):
+    with pytest.raises(ConfigError, match=message):
+        registry.build(spelled)
+
+
+def test_presets_are_starting_points_for_options(tmp_path):
+    plugin = tmp_path / "probe.py"
+    plugin.write_text(
+        "from fedbeyond.experiment.registry import register\n"
+        "PRESETS = {'official': {'smoothing': 0.01, 'budget': 45}}\n"
+        "def probe(smoothing: float = 0.0, budget: int = 0, fresh: bool = True):\n"
+        "    return smoothing, budget, fresh\n"
+        "register('methods', 'probe', probe)\n"
+    )
+    registry.load_plugins([str(plugin)])
+    try:
+        assert registry.build("probe:official(budget=2)") == (0.01, 2, True)
+    finally:
+        del registry.SHELVES["methods"]["probe"]
+
+
+def test_a_name_is_registered_once():
+    with pytest.raises(ConfigError, match="already has a 'fedavg'"):
+        registry.register("methods", "fedavg", lambda: None)

@@ -1,0 +1,51 @@
+"""A run tried as a federation on this machine alone gives what `fedbeyond run` gives, and leaves no process behind."""
+
+import signal
+
+import numpy as np
+import pytest
+
+from fedbeyond.experiment import runner
+from fedbeyond.experiment.config import load
+from support.commands import PATIENCE, fedbeyond, going, left, remaining, until
+
+pytestmark = pytest.mark.loopback
+
+
+@pytest.fixture
+def path(tmp_path):
+    """The file of a run of one round on a few images of three domains, one of them unseen: every site takes seconds."""
+    rng = np.random.default_rng(0)
+    for name in ("east", "north", "west"):
+        images = rng.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+        (tmp_path / "data").mkdir(exist_ok=True)
+        np.savez(tmp_path / "data" / f"{name}.npz", x=images, y=np.arange(40) % 2)
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f"""method = "feddag(width=2, warmup=0)"  # two phases a round
+target = "west"
+data = "npz(root='{tmp_path / "data"}')"
+network = "convnet(width=4)"
+train = {{rounds = 1, batch_size = 8, batchnorm = "average"}}
+"""
+    )
+    return path
+
+
+def test_a_run_tried_as_a_federation_and_stopped_and_tried_again_is_that_of_the_simulator(path, tmp_path):
+    folder, log = tmp_path / "federation", tmp_path / "said.txt"
+    words = ("local-federation", path, "--folder", folder, "--out", tmp_path / "tried")
+    with going(*words, log=log) as process:
+        until(lambda: list(folder.glob("sites/*/state/audit.jsonl")), process)  # sites are at work
+        assert len(left(folder)) > 6
+        process.send_signal(signal.SIGINT)
+        assert process.wait(100) == 130
+    assert remaining(folder) == {}
+    fedbeyond(*words, seconds=2 * PATIENCE)
+    assert remaining(folder) == {}
+    fedbeyond("run", path, "--out", tmp_path / "simulated")
+    got, want = (runner.place(tmp_path / out, load(path)) for out in ("tried", "simulated"))
+    for file in ("results.jsonl", "best.safetensors", "config.json"):
+        assert (got / file).read_bytes() == (want / file).read_bytes(), file
+    (line,) = runner.lines(got)
+    assert "west" in line["scores"] and set(line["left"]) == {"east", "north"}

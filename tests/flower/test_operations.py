@@ -1,0 +1,293 @@
+"""A federation's folder: who may read what in it, and what Flower's programs are told."""
+
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from fedbeyond import tree
+from fedbeyond.classifier import read
+from fedbeyond.cli.main import app
+from fedbeyond.errors import ConfigError, FederationError
+from fedbeyond.experiment import runner
+from fedbeyond.experiment.config import Config
+from fedbeyond.flower.deploy import certificates, local, operations, processes
+from fedbeyond.flower.deploy.operations import Charter
+from fedbeyond.flower.deploy.preflight import preflight
+from fedbeyond.flower.site_config import Machine
+
+CHARTER = Charter("link.example.org:9443", ("north", "south"), ("west",), deadline=60.0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    operations.init(tmp_path / "federation", CHARTER)
+    return tmp_path / "federation"
+
+
+def test_secrets_are_for_their_owner_alone(folder):
+    secret = [folder / "server" / certificates.SERVER_KEY, *folder.glob("sites/*/key")]
+    assert len(secret) == 4 and {stat.S_IMODE(path.stat().st_mode) for path in secret} == {0o600}
+    bundles = [folder / "server", *folder.glob("sites/*")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in bundles} == {0o700}
+    assert not [path for path in (folder / "server").rglob("*") if path.name == "key"]  # sites' keys stay with sites
+
+
+def test_the_servers_certificate_is_signed_by_the_federation_for_its_names(folder):
+    root, leaf = (
+        x509.load_pem_x509_certificate((folder / "server" / n).read_bytes()) for n in ("ca.crt", "server.pem")
+    )
+    leaf.verify_directly_issued_by(root)
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["link.example.org", "localhost"]
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert root.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    context = ssl.create_default_context(cafile=str(folder / "sites" / "north" / "ca.crt"))
+    assert context.cert_store_stats()["x509_ca"] == 1
+
+
+def test_each_site_has_a_key_of_its_own_that_the_server_knows_by_name(folder):
+    halves = set()
+    for name in ("north", "south", "west"):
+        key = load_ssh_private_key((folder / "sites" / name / "key").read_bytes(), None)
+        known = load_ssh_public_key((folder / "server" / "sites" / f"{name}.pub").read_bytes())
+        assert isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name == "secp384r1"
+        assert key.public_key().public_numbers() == known.public_numbers()
+        halves.add(known.public_numbers().x)
+    assert len(halves) == 3
+
+
+def test_a_site_is_told_its_name_its_role_and_where_the_server_is(folder):
+    own = Machine.of(tomllib.loads((folder / "sites" / "west" / "site.toml").read_text()))
+    assert (own.site, own.role, own.superlink) == ("west", "guest", "link.example.org:9443")
+    assert operations.charter_of(folder) == CHARTER
+
+
+def test_flower_is_started_with_tls_and_keys_and_without_reports(folder, tmp_path):
+    link, node = operations.link_command(folder), operations.node_command(folder / "sites" / "north", 7777)
+    assert "--enable-supernode-auth" in link and "--disable-runtime-dependency-installation" in link
+    assert "--insecure" not in link + node and link[link.index("--host") + 1] == "127.0.0.1"
+    assert node[node.index("--auth-supernode-private-key") + 1].endswith("sites/north/key")
+    told = tomllib.loads(Path(node[node.index("--node-config") + 1]).read_text())
+    assert told["folder"] == str(folder / "sites" / "north" / "state")
+    quiet = operations.environment(tmp_path)
+    assert quiet["FLWR_TELEMETRY_ENABLED"] == "0" and quiet["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+
+
+def test_each_site_that_trains_has_a_secret_of_its_own(folder):
+    paths = [folder / "sites" / name / "secret" for name in ("north", "south")]
+    assert len({path.read_bytes() for path in paths}) == 2
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 and len(path.read_bytes()) == 32 for path in paths)
+    assert not (folder / "sites" / "west" / "secret").exists()
+    assert operations.site_settings(folder / "sites" / "north")["secret"] == str(paths[0])
+    assert not any(
+        paths[0].read_bytes() in path.read_bytes() for path in (folder / "server").rglob("*") if path.is_file()
+    )
+
+
+def test_a_proxy_listens_where_sites_find_the_server_and_passes_on_what_they_send(folder, tmp_path):
+    said = (folder / "server" / "nginx.conf").read_text()
+    assert "listen 9443 ssl;" in said and said.count("proxy_pass") == 1
+    assert "proxy_pass https://127.0.0.1:8443/v1/fleet/;" in said and str(folder) not in said  # it may be moved
+    here = CHARTER._replace(address="127.0.0.1:9443")
+    operations.init(tmp_path / "here", here)
+    assert "listen 127.0.0.1:9443 ssl;" in (tmp_path / "here" / "server" / "nginx.conf").read_text()
+    operations.init(tmp_path / "bare", here._replace(bind=here.address))
+    assert not (tmp_path / "bare" / "server" / "nginx.conf").exists()  # sites reach the server itself
+
+
+def test_a_folder_is_never_written_over(folder):
+    before = (folder / "server" / certificates.SERVER_KEY).read_bytes()
+    with pytest.raises(ConfigError, match=r"is there already; choose another folder"):
+        operations.init(folder, CHARTER)
+    assert (folder / "server" / certificates.SERVER_KEY).read_bytes() == before
+
+
+def test_a_federation_is_not_served_where_somebody_listens(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        operations.init(tmp_path / "f", CHARTER._replace(bind=address))
+        with pytest.raises(FederationError, match=rf"{address} is taken, .* end it, then serve again"):
+            processes.serving(tmp_path / "f").__enter__()
+    assert not (tmp_path / "f" / "server" / "server.log").exists()  # nothing was started
+
+
+def test_a_trial_does_not_begin_in_the_folder_of_another(tmp_path, small):
+    config, own = Config(**small), {"data": "styles(share=0.1)"}
+    sites = ("cartoon", "painting", "photo")
+    here = Charter("127.0.0.1:1", sites, ("sketch",), "127.0.0.1:1")
+    operations.init(tmp_path / "data", here, {name: own for name in (*sites, "sketch")})
+    operations.init(tmp_path / "sites", CHARTER)
+    for name in ("data", "sites"):
+        with pytest.raises(ConfigError, match=f"{name} holds a federation with other sites or data; choose another"):
+            local.try_out(config, tmp_path / name, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("charter", "complaint"),
+    [
+        (CHARTER._replace(sites=("a b",)), "letters, digits, - and _, not 'a b'"),
+        (CHARTER._replace(sites=("../x",)), "letters, digits"),
+        (CHARTER._replace(sites=("a", "a")), "'a' is there twice"),
+        (CHARTER._replace(sites=()), "needs a site"),
+        (CHARTER._replace(address="nowhere"), "an address is host:port"),
+        (CHARTER._replace(address="link.example.org:8443"), r"cannot both have port 8443 .* --bind 127\.0\.0\.1:8444"),
+    ],
+)
+def test_a_charter_that_cannot_be_is_refused_before_anything_is_written(charter, complaint, tmp_path):
+    with pytest.raises(ConfigError, match=complaint):
+        operations.init(tmp_path / "federation", charter)
+    assert not (tmp_path / "federation").exists()
+
+
+def test_what_is_no_federation_is_said(tmp_path):
+    with pytest.raises(ConfigError, match=r"federation\.toml cannot be read .* give the folder that 'federation init'"):
+        operations.charter_of(tmp_path)
+
+
+def test_the_command_writes_the_folder_and_says_who_does_what(tmp_path, capsys):
+    words = [
+        "federation",
+        "init",
+        str(tmp_path / "f"),
+        "--address",
+        "h:1",
+        "--site",
+        "a",
+        "--site",
+        "b",
+        "--guest",
+        "c",
+    ]
+    app(words, standalone_mode=False)
+    said = capsys.readouterr().out
+    assert "fedbeyond serve" in said and said.count("fedbeyond join") == 3 and f"nginx -p {tmp_path / 'f'}" in said
+    assert operations.charter_of(tmp_path / "f").guests == ("c",)
+
+
+def look(bundle, *run):
+    """What preflight says, by what it is about."""
+    return {finding.what: finding for finding in preflight(bundle, *run)}
+
+
+def test_preflight_names_what_is_not_ready_and_what_would_leave(folder, small):
+    bundle = folder / "sites" / "north"
+    here = (bundle / "site.toml").read_text().replace("link.example.org:9443", "127.0.0.1:1")
+    (bundle / "site.toml").write_text(here)
+    found = look(bundle)
+    assert not found["server"].well and "127.0.0.1:1 cannot be reached" in found["server"].told
+    assert not found["data"].well and "/data" in found["data"].told
+    assert found["key"].well and found["versions"].well
+    (bundle / "key").chmod(0o644)
+    own = {"site": "photo", "superlink": "127.0.0.1:1", "data": "styles(share=0.05)", "folder": "state"}
+    (bundle / "site.toml").write_text(operations.toml(own | {"policy": "policy.toml"}))
+    (bundle / "policy.toml").write_text('sends = ["parameters", "statistics"]')
+    found = look(bundle, Config(method="fedsb", **small))
+    assert not found["key"].well and "chmod 600" in found["key"].told
+    assert found["data"].well and "images of photo" in found["data"].told and found["run"].well
+    told = [finding.told for finding in preflight(bundle, Config(method="fedsb", **small)) if finding.what == "leaves"]
+    model = tree.size(read(runner.prepare(Config(method="fedsb", **small)).nets["model"]))
+    assert f"in answer to 'train': model (parameters, {model:,} bytes)" in told
+    assert any("in answer to 'statistics': " in line and "in 4 exchanges" in line for line in told)
+    enrolling = "site, role, shape, fedbeyond, wire, numerics, classes, domain, images, bytes of private state"
+    assert f"on enrolling: {enrolling}" in told and sum("'evaluate'" in line for line in told) == 1
+    (bundle / "policy.toml").write_text("scores = false")
+    told = [finding.told for finding in preflight(bundle, Config(method="fedavg+sha", **small))]
+    assert "in answer to 'sha_score': losses (scalars)" in told
+    assert not any("'evaluate'" in line for line in told)
+    (bundle / "policy.toml").write_text('sends = ["parameters"]')
+    refused = look(bundle, Config(method="fedavg+ga", **small))["run"]
+    assert not refused.well and "which is scalars; the site's policy lets parameters leave" in refused.told
+    refused = look(bundle, Config(method="fedsb", **small))["run"]
+    assert not refused.well and "sends statistics" in refused.told and "train.batchnorm = 'average'" in refused.told
+
+
+def test_preflight_says_which_setting_is_wrong(folder):
+    (folder / "sites" / "north" / "site.toml").write_text('site = "north"\ncolour = "blue"')
+    assert "colour is not known" in look(folder / "sites" / "north")["settings"].told
+
+
+def test_preflight_compares_a_sites_classes_with_the_federations(tmp_path):
+    own = {"photo": {"data": "styles(share=0.05)"}}
+    here = CHARTER._replace(address="127.0.0.1:1", sites=("photo",), classes=("cat", "dog"))
+    operations.init(tmp_path / "f", here, own)
+    bundle = tmp_path / "f" / "sites" / "photo"
+    told = look(bundle)["data"]
+    assert (
+        not told.well
+        and "lacks cat, has elephant" in told.told
+        and "the federation's classes are cat, dog" in told.told
+    )
+
+
+def test_classes_reach_a_site_through_flowers_config_which_knows_no_lists(tmp_path):
+    operations.init(tmp_path / "f", CHARTER._replace(classes=("cat", "dog")))
+    command = operations.node_command(tmp_path / "f" / "sites" / "north", 7777)
+    node = tomllib.loads(Path(command[command.index("--node-config") + 1]).read_text())
+    assert isinstance(node["classes"], str) and Machine.of(node).classes == ("cat", "dog")
+    assert operations.charter_of(tmp_path / "f").classes == ("cat", "dog")
+
+
+def test_a_run_that_cannot_be_played_is_refused_when_it_is_submitted(folder, small, tmp_path):
+    """Before anybody is asked: no server runs here."""
+    with pytest.raises(ConfigError, match="erm pools the data of all sites"):
+        operations.submit(folder, Config(method="erm", **small), tmp_path)
+    with pytest.raises(ConfigError, match="erm pools the data of all sites"):
+        local.try_out(Config(method="erm", **small), tmp_path / "trial", tmp_path / "out")
+    assert not (tmp_path / "trial").exists()
+
+
+def test_a_site_hears_what_is_wrong_with_its_settings_before_it_joins(folder):
+    path = folder / "sites" / "north" / "site.toml"
+    path.write_text(path.read_text().replace('folder = "state"\n', ""))
+    with pytest.raises(ConfigError, match="folder does not fit: Field required"):
+        operations.node_command(path.parent, 7777)
+
+
+def test_a_host_may_have_a_long_name(tmp_path):
+    name = f"{'balancer-' * 7}1.cloud.example.org"
+    operations.init(tmp_path / "f", CHARTER._replace(address=f"{name}:443"))
+    leaf = x509.load_pem_x509_certificate((tmp_path / "f" / "server" / "server.pem").read_bytes())
+    assert name in leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(
+        x509.DNSName
+    )
+
+
+def test_preflight_of_the_server_names_what_is_not_ready(tmp_path, small):
+    folder = tmp_path / "federation"
+    operations.init(folder, CHARTER._replace(address="127.0.0.1:1"))
+    found = look(folder, Config(method="fedavg", **small))
+    assert found["settings"].told.startswith("2 sites, 1 guests") and found["key"].well and found["keys"].well
+    assert found["validity"].well and "valid for 82" in found["validity"].told
+    assert not found["sites"].well and f"fedbeyond serve {folder}" in found["sites"].told
+    assert found["control"].well and "127.0.0.1:8443" in found["control"].told
+    assert not found["run"].well and "the guests are west" in found["run"].told
+    (folder / "server" / "sites" / "south.pub").unlink()
+    assert "no public key of south" in look(folder)["keys"].told
+    refused = look(folder, Config(method="erm", **small))["run"]
+    assert not refused.well and "pools the data of all sites" in refused.told
+
+
+def test_preflight_of_the_server_complains_of_a_door_that_is_open_to_all(tmp_path):
+    operations.init(tmp_path / "f", CHARTER._replace(address="127.0.0.1:1", bind="0.0.0.0:8443"))
+    told = look(tmp_path / "f")["control"]
+    assert not told.well and "whoever reaches 0.0.0.0:8443 can start runs" in told.told
+
+
+def test_who_serves_or_joins_does_without_torch(folder):
+    code = """import sys
+from pathlib import Path
+from fedbeyond.cli import federation
+from fedbeyond.flower.deploy import operations, processes
+operations.link_command(Path(sys.argv[1]))
+operations.node_command(Path(sys.argv[1]) / "sites" / "north", 1)
+sys.exit('torch' in sys.modules)"""
+    assert subprocess.run([sys.executable, "-c", code, folder], check=False).returncode == 0

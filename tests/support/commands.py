@@ -1,0 +1,82 @@
+"""fedbeyond's commands as processes of their own, waited for with an end and ended by their numbers."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fedbeyond.flower.deploy import processes
+
+PATIENCE = 300  # seconds for what takes less than a minute on a machine with nothing else to do
+
+
+def fedbeyond(*words, seconds=PATIENCE):
+    """What a command prints, if it ends well."""
+    ended = subprocess.run(spelled(*words), capture_output=True, text=True, timeout=seconds, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def spelled(*words):
+    return [sys.executable, "-m", "fedbeyond", *map(str, words)]
+
+
+@contextmanager
+def going(*words, log):
+    """A command that goes on until the block is left; Ctrl-C is heard though tests may run in the background."""
+
+    def hear():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    with open(log, "ab") as file:
+        process = subprocess.Popen(
+            spelled(*words), stdout=file, stderr=file, stdin=subprocess.DEVNULL, preexec_fn=hear, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(100)
+        except subprocess.TimeoutExpired:
+            kill(process)
+
+
+def kill(process):
+    """As when a machine loses power: the process and all that it started, at once."""
+    for group in (process.pid, *processes.groups_of(process.pid)):
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+    process.wait(10)
+
+
+def until(true, *watched, seconds=PATIENCE):
+    """Wait until something holds, while the processes that it takes are there."""
+    end = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < end, f"not within {seconds} s"
+        assert all(process.poll() is None for process in watched)
+        time.sleep(0.03)
+    return found
+
+
+def left(folder):
+    """The processes that have to do with a folder: it stands in their words or in their environment."""
+    found, mark = {}, os.fsencode(folder)
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (path / "cmdline").read_bytes()
+            if int(path.name) != os.getpid() and mark in words + (path / "environ").read_bytes():
+                found[int(path.name)] = words.replace(b"\0", b" ")[:200]
+    return found
+
+
+def remaining(folder, seconds=20):
+    """Those that are still there in the end: what was told to end, or killed, takes a moment."""
+    end = time.monotonic() + seconds
+    while (found := left(folder)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found

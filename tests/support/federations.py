@@ -1,0 +1,90 @@
+"""A federation on 127.0.0.1 with TLS, keys and, where nginx is installed, a proxy; run by the commands of operators."""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedbeyond.experiment.config import Config
+from fedbeyond.flower.deploy import operations, processes
+from support.commands import fedbeyond, going, remaining, until
+
+SITES, UNSEEN = ("cartoon", "painting", "photo"), ("sketch",)
+SPY = "spy"  # has a key that the server knows, and is none of the federation's sites
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+
+
+class Federation:
+    """Its folder and addresses and, for drills to replace, the processes of its members."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.server, self.proxy = (f"127.0.0.1:{port}" for port in processes.free_ports(2))
+        self.folder, self.stack = folder, stack
+        if not NGINX:
+            self.proxy = self.server
+        sites = [word for name in (*SITES, SPY) for word in ("--site", name)]
+        where = ["--address", self.proxy, "--bind", self.server, "--deadline", "100"]
+        fedbeyond("federation", "init", folder, *where, *sites)
+        for name in (*SITES, SPY):  # as a site fills it in
+            path = self.bundle(name) / operations.SITE_FILE
+            path.write_text(path.read_text().replace("folder(root='/data')", "styles(share=0.05)"))
+        self.agree(SITES)
+        if NGINX:
+            stack.enter_context(proxying(folder / "server"))
+        self.link = self.serve()
+        self.sites = {name: self.join(name) for name in (*SITES, SPY)}
+
+    @property
+    def members(self) -> list[Any]:
+        return [self.link, *self.sites.values()]
+
+    def agree(self, sites: Sequence[str]) -> None:
+        """Let these alone be the federation's sites: the others are there, and nobody asks them."""
+        charter = operations.charter_of(self.folder)._replace(sites=tuple(sites))
+        (self.folder / operations.CHARTER).write_text(operations.toml(charter._asdict()))
+
+    def serve(self) -> Any:
+        log = self.folder / "serve.txt"
+        before = log.stat().st_size if log.exists() else 0
+        process = self.stack.enter_context(going("serve", self.folder, log=log))
+        until(lambda: f"serving on {self.server}" in log.read_text()[before:], process)
+        return process
+
+    def join(self, name: str) -> Any:
+        return self.stack.enter_context(going("join", self.bundle(name), log=self.bundle(name) / "join.txt"))
+
+    def bundle(self, name: str) -> Path:
+        return self.folder / "sites" / name
+
+    def letters(self, name: str, config: Config) -> list[dict[str, Any]]:
+        """What a site's log says of a run's letters."""
+        path = self.bundle(name) / "state" / "audit.jsonl"
+        text = path.read_text() if path.exists() else ""
+        found = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return [line for line in found if line.get("run") == config.digest()]
+
+    def busy(self, name: str, config: Config, kind: str, number: int) -> bool:
+        """Whether a site is computing an answer."""
+        last = self.letters(name, config)[-1:]
+        return bool(last) and (last[0]["way"], last[0].get("kind"), last[0].get("round")) == ("in", kind, number)
+
+
+def proxying(folder: Path) -> Any:
+    """nginx before a server, until the block is left."""
+    assert NGINX
+    command = [NGINX, "-p", str(folder), "-c", operations.PROXY, "-e", "stderr", "-g", "daemon off;"]
+    return processes.started(command, folder / "flower", folder / "nginx.log")
+
+
+@contextmanager
+def federated(folder: Path) -> Iterator[Federation]:
+    """A federation that is up until the block is left, and of which nothing is left then."""
+    with ExitStack() as stack:
+        federation = Federation(folder, stack)
+        yield federation
+        for process in federation.members:
+            process.terminate()  # all at once: each takes seconds
+    found = remaining(folder)
+    assert not found, found
