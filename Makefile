@@ -31,6 +31,7 @@ demo: setup
 test: $(VENV)/ready-to-test
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/lint-imports --no-logo
 	@$(MAKE) --no-print-directory --jobs 3 federations types other-tests  # at once: the first mostly wait, and go first
 
 types:

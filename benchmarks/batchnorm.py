@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 
 from fedbeyond.evaluation.rules import unseen
-from fedbeyond.evaluation.selection import Line, chosen, selection
+from fedbeyond.evaluation.selection import Line, select_round, selection_score
 from fedbeyond.experiment import results
 
 
@@ -42,7 +42,9 @@ def by_round(lines: list[Line]) -> None:
     rounds = range(lines[0]["rounds"])
     print(f"| statistics | {' | '.join(f'round {number + 1}' for number in rounds)} |\n|---|{'---:|' * len(rounds)}")
     for name, some in (("averaged", results.averaged(lines)), ("re-estimated", lines)):
-        pairs = [[(selection(line), unseen(line)) for line in some if line["round"] == number] for number in rounds]
+        pairs = [
+            [(selection_score(line), unseen(line)) for line in some if line["round"] == number] for number in rounds
+        ]
         print(f"| {name} | {' | '.join(map(cell, pairs))} |")
 
 
@@ -54,8 +56,8 @@ def measured(lines: list[Line]) -> dict[str, list[tuple[float, float]]]:
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for (method, _, _), run in sorted(runs.items()):
         if len(run) == run[-1]["rounds"]:
-            best = chosen(run)
-            found[method].append((selection(best), unseen(best)))
+            best = select_round(run)
+            found[method].append((selection_score(best), unseen(best)))
     return found
 
 

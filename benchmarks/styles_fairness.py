@@ -17,19 +17,19 @@ import numpy as np
 import torch
 
 from fedbeyond.classifier import Task, measure, read, write
-from fedbeyond.data.partition.assignment import taken
+from fedbeyond.data.partition.assignment import select_rows
 from fedbeyond.data.partition.splits import cut
 from fedbeyond.engine.gate import Gate
 from fedbeyond.engine.rounds import play, start
 from fedbeyond.engine.simulator import Simulator
-from fedbeyond.evaluation.selection import chosen, selection
+from fedbeyond.evaluation.rules import unseen
+from fedbeyond.evaluation.selection import select_round, selection_score
 from fedbeyond.experiment.build import dataset, networks
 from fedbeyond.experiment.config import Config, Train
+from fedbeyond.experiment.prepare import prepare
 from fedbeyond.experiment.registry import build, make_one
-from fedbeyond.experiment.runner import describe as line_of
-from fedbeyond.experiment.runner import prepare
+from fedbeyond.experiment.result_line import describe_round as line_of
 from fedbeyond.networks._convnet import convnet
-from fedbeyond.report.table import unseen
 from fedbeyond.server import Round
 from fedbeyond.site import Site
 
@@ -45,7 +45,7 @@ def pooled(seed: int) -> float:
         name: cut(np.arange(len(y)), float(config.train.validation), name, seed)
         for name, (_, y) in domains.images.items()
     }
-    train, (held, y) = (taken(domains, {name: both[side] for name, both in cuts.items()}) for side in (0, 1))
+    train, (held, y) = (select_rows(domains, {name: both[side] for name, both in cuts.items()}) for side in (0, 1))
     x = held[:]
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     choose, test = ((x[half], y[half]) for half in order.chunk(2))
@@ -63,14 +63,14 @@ def pooled(seed: int) -> float:
 def left_out(target: str, seed: int) -> tuple[float, float]:
     """FedAvg's accuracy at home and away, in the round that source validation picks."""
     setup = prepare(Config(target=target, seed=seed, train=Train(rounds=ROUNDS, batchnorm="average")))
-    clients, lines = setup.federation.clients, []
-    state = start(setup.method, clients, setup.begin())
+    clients, lines = setup.engine.clients, []
+    state = start(setup.method, clients, setup.assembly.initial_models())
     for number in range(ROUNDS):
         now = Round(number, ROUNDS, clients, clients)
-        state, minutes = play(setup.method, state, now, setup.federation, setup.gate)
-        lines.append(line_of(setup, now, state, minutes)[0])
-    best = chosen(lines)
-    return selection(best), unseen(best)
+        state, round_log = play(setup.method, state, now, setup.engine, setup.gate)
+        lines.append(line_of(setup, now, state, round_log)[0])
+    best = select_round(lines)
+    return selection_score(best), unseen(best)
 
 
 def main() -> None:

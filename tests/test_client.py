@@ -19,7 +19,7 @@ from fedbeyond.methods.scaffold import scaffold
 from fedbeyond.optimizers import adam, is_sgd, reach, sam, sgd, sharp, travel
 from fedbeyond.server import Round
 from fedbeyond.testing import toy
-from fedbeyond.testing.laws import LAWS, check
+from fedbeyond.testing.laws import LAWS, check_method
 from support.asserts import assert_close, assert_equal
 from support.by_hand import play_rounds, slope, weight
 
@@ -30,7 +30,7 @@ def made(optimizer):
 
 def controls(state):
     """The control variates of the sites a and b after the last round of a run, and of the server."""
-    kept = [state["slots"][site]["pending"]["private"]["control"]["w"].item() for site in ("a", "b")]
+    kept = [state["clients"][site]["pending"]["private"]["control"]["w"].item() for site in ("a", "b")]
     return [*kept, state["server"]["control"]["w"].item()]
 
 
@@ -132,7 +132,9 @@ def test_scaffold_measures_the_gradient_itself_where_steps_do_not_tell_it(optimi
 
 def test_scaffold_obeys_the_laws_under_adam():
     """All but `symmetric`, as FedAvg: of gradients that are zero but for rounding, Adam makes whole steps."""
-    check(lambda: scaffold(optimizer=adam()), laws={name: law for name, law in LAWS.items() if name != "symmetric"})
+    check_method(
+        lambda: scaffold(optimizer=adam()), laws={name: law for name, law in LAWS.items() if name != "symmetric"}
+    )
 
 
 # --- FedNova
@@ -182,7 +184,7 @@ def test_fednova_refuses_a_proximal_term_that_overshoots():
     # lr * mu = 3: the first step leads to 1, the second to 1 + (1 - 3) = -1, behind the start
     with pytest.raises(FederationError, match=r"the proximal term mu=30 overshoots.*use mu well below 1/lr = 10"):
         play_rounds(fednova(30.0, optimizer=sgd(0.1)), 1, epochs=2)
-    with pytest.raises(ConfigError, match="mu=-1 does not fit"):
+    with pytest.raises(ConfigError, match="mu=-1 is not valid"):
         registry.build("fednova(mu=-1)")
 
 

@@ -34,9 +34,9 @@ def test_a_newcomer_that_fails_does_not_end_the_run(name):
     state = start(method, federation.clients, toy.shared(method))
     faulty = Faulty(federation, "north", 1, "raises")
     for number, asked in enumerate([("east", "west"), ("north", "west"), ("east", "north")]):
-        state, minutes = play(method, state, Round(number, 3, asked, federation.clients), faulty, gate)
-        assert [entry["site"] for entry in minutes["aside"]][:1] == (["north"] if number == 1 else [])
-        assert number != 1 or minutes["aside"][0]["request"] == kind
+        state, round_log = play(method, state, Round(number, 3, asked, federation.clients), faulty, gate)
+        assert [entry["site"] for entry in round_log["rejected"]][:1] == (["north"] if number == 1 else [])
+        assert number != 1 or round_log["rejected"][0]["request"] == kind
 
 
 def test_if_all_are_new_one_must_answer():

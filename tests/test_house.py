@@ -11,7 +11,7 @@ import pytest
 
 from fedbeyond.experiment import registry
 from fedbeyond.spec import spell_value
-from fedbeyond.testing.laws import check
+from fedbeyond.testing.laws import check_method
 from support.paths import ROOT, SOURCE
 
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -71,19 +71,19 @@ def test_nothing_is_unpickled_and_no_device_is_assumed():
     assert re.search(unsafe, "torch.load(path)") and re.search(unsafe, "torch.load(path, weights_only=False)")
 
 
-PARTS = [("methods", name) for name in registry.SHELVES["methods"]] + [
-    ("wrappers", n) for n in registry.SHELVES["wrappers"]
+PARTS = [("methods", name) for name in registry.REGISTRY["methods"]] + [
+    ("wrappers", n) for n in registry.REGISTRY["wrappers"]
 ]
 
 
-@pytest.mark.parametrize(("shelf", "name"), PARTS)
-def test_a_methods_page_says_what_leaves_the_site_and_how_it_deviates(shelf, name):
+@pytest.mark.parametrize(("group", "name"), PARTS)
+def test_a_methods_page_says_what_leaves_the_site_and_how_it_deviates(group, name):
     page = (ROOT / "docs" / "methods" / f"{name}.md").read_text()
     rows = re.findall(
         r"^\| (\w+) \| (\w+) \| ([\w-]+) \|$", page.split("## What leaves the site")[1].split("\n## ")[0], re.M
     )
-    method = registry.build(name if shelf == "methods" else f"fedavg+{name}")
-    bare = {} if shelf == "methods" else registry.build("fedavg").sends["train"]
+    method = registry.build(name if group == "methods" else f"fedavg+{name}")
+    bare = {} if group == "methods" else registry.build("fedavg").sends["train"]
     declared = {
         (kind, key, sent.kind) for kind, names in method.sends.items() for key, sent in names.items() if key not in bare
     }
@@ -91,10 +91,10 @@ def test_a_methods_page_says_what_leaves_the_site_and_how_it_deviates(shelf, nam
     assert "## Deviations\n\n- " in page and "## Rule" in page and "## How to cite" in page
 
 
-@pytest.mark.parametrize(("shelf", "name"), PARTS)
-def test_a_methods_page_gives_the_defaults_and_presets_of_every_option(shelf, name):
+@pytest.mark.parametrize(("group", "name"), PARTS)
+def test_a_methods_page_gives_the_defaults_and_presets_of_every_option(group, name):
     page = (ROOT / "docs" / "methods" / f"{name}.md").read_text()
-    factory = registry.find(shelf, name)
+    factory = registry.find(group, name)
     presets = registry.presets(factory)
     for option, parameter in registry.options(factory).items():
         if option == "method":
@@ -119,9 +119,9 @@ def test_add_a_method_is_a_complete_method_in_under_30_lines(tmp_path):
     try:
         scope: dict = {"__name__": "heavyball"}
         exec(compile(code, str(file), "exec"), scope)
-        check(scope["heavyball"])
+        check_method(scope["heavyball"])
     finally:
-        registry.SHELVES["methods"].pop("heavyball", None)
+        registry.REGISTRY["methods"].pop("heavyball", None)
     command = re.search(r"^\$ fedbeyond (run .*)$", text, re.M)[1]
     words = re.findall(r"'[^']*'|\S+", command)
     small = ["--set", "data=styles(share=0.03)", "--set", "train.rounds=1", "--set", "network=convnet(width=2)"]

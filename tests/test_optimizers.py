@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedbeyond.classifier import read
-from fedbeyond.client import descend, stepper
+from fedbeyond.client import descend, make_optimizer
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.optimizers import adam, constant, cosine, recall, remember, sam, sgd, step
 from fedbeyond.testing import toy
@@ -105,5 +105,5 @@ def test_a_site_trains_at_the_pace_of_the_round():
     rates = []
     for number in (0, 7, 8):
         site.reseed(number, "train")
-        rates.append(stepper(sgd(0.5), [nn.Parameter(torch.ones(1))], site, 0.1).param_groups[0]["lr"])
+        rates.append(make_optimizer(sgd(0.5), [nn.Parameter(torch.ones(1))], site, 0.1).param_groups[0]["lr"])
     assert rates == pytest.approx([0.05, 0.05, 0.005])

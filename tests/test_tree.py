@@ -61,7 +61,7 @@ def test_a_mean_changes_none_of_its_trees():
 
 
 def test_weights_that_sum_to_nothing_are_refused():
-    with pytest.raises(ValueError, match="sum to more than zero"):
+    with pytest.raises(ValueError, match="positive sum"):
         tree.mean([{"x": torch.ones(1)}], [0.0])
 
 
@@ -72,5 +72,5 @@ def test_trees_of_different_keys_are_refused():
 
 @pytest.mark.parametrize("key", ["", "a/b"])
 def test_keys_that_would_not_survive_flattening_are_refused(key):
-    with pytest.raises(ValueError, match="without '/'"):
+    with pytest.raises(ValueError, match="must not contain '/'"):
         tree.flatten({key: torch.ones(1)})

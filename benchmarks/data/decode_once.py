@@ -20,7 +20,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from fedbeyond.data.datasets._folder import folder
-from fedbeyond.data.partition.assignment import everything, taken
+from fedbeyond.data.partition.assignment import all_rows, select_rows
 
 IMAGES, FILE, SIZE, BATCH, TURNS = 2000, 96, 64, 32, 3
 
@@ -66,7 +66,7 @@ def main() -> None:
         began = time.perf_counter()
         domains = folder(str(root), size=SIZE)
         print(f"first use, decoding {IMAGES:,} images: {time.perf_counter() - began:.2f} s")
-        x, _ = taken(domains, {"domain": everything(domains, "domain")})
+        x, _ = select_rows(domains, {"domain": all_rows(domains, "domain")})
         slow, fast, sums = [], [], set()
         for _ in range(TURNS):
             loader = DataLoader(Files(root), batch_size=BATCH, shuffle=True, num_workers=0)

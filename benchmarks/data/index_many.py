@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from fedbeyond.data.datasets._folder import found
+from fedbeyond.data.datasets._folder import list_folder
 from fedbeyond.data.storage.cache import fingerprint
 
 DOMAINS, CLASSES = 4, 10
@@ -47,7 +47,7 @@ def main() -> None:
         watcher = threading.Thread(target=watch)
         watcher.start()
         began = time.perf_counter()
-        listing = found(f"{place}/data")
+        listing = list_folder(f"{place}/data")
         listed = time.perf_counter()
         for records in listing.domains.values():
             fingerprint(records.pixels)

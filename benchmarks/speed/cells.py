@@ -1,4 +1,4 @@
-"""What is measured, and what each runner needs: small enough that all of it takes some 35 minutes."""
+"""What is measured, and what each runner needs: small enough that all of it takes some 35 round_log."""
 
 from task import Cell
 

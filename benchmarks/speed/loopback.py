@@ -18,10 +18,11 @@ from tempfile import TemporaryDirectory
 import torch
 
 from fedbeyond._memory import keep
-from fedbeyond.experiment import results
+from fedbeyond.experiment import results, run_folder
 from fedbeyond.experiment.config import Config, Train
-from fedbeyond.experiment.runner import place, prepare, run
-from fedbeyond.flower.deploy.local import try_out
+from fedbeyond.experiment.prepare import prepare
+from fedbeyond.experiment.runner import run
+from fedbeyond.flower.deploy.local import run_local_federation
 
 OUT = Path(__file__).parent.parent / "results" / "loopback.json"
 CONFIG = Config(
@@ -31,7 +32,7 @@ CONFIG = Config(
     network="resnet18",
     train=Train(rounds=4, batch_size=32, batchnorm="average"),
 )
-IMPORT = "import flwr.supernode.cli, fedbeyond.flower"  # as the process of a letter does
+IMPORT = "import flwr.supernode.cli, fedbeyond.flower.app"  # as the process of a message does
 
 
 def seconds(folder: Path) -> float:
@@ -67,8 +68,8 @@ def main() -> None:
     with TemporaryDirectory() as name:
         home = Path(name)
         list(run(prepare(CONFIG), home / "simulated"))
-        try_out(CONFIG, home / "federation", home / "tried")
-        whole, alone = seconds(place(home / "tried", CONFIG)), seconds(home / "simulated")
+        run_local_federation(CONFIG, home / "federation", home / "tried")
+        whole, alone = seconds(run_folder.path(home / "tried", CONFIG)), seconds(home / "simulated")
         spent = {kind: letters(home / "federation", kind) for kind in ("train", "evaluate")}
     ready = {"train": imports(3), "evaluate": imports(4)}
     told = {

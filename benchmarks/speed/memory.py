@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from fedbeyond import _memory, tree
-from fedbeyond.classifier import Task
+from fedbeyond.classifier import Task, read
 from fedbeyond.engine.gate import Gate
 from fedbeyond.engine.rounds import play, start
 from fedbeyond.engine.simulator import Simulator
 from fedbeyond.experiment import registry
-from fedbeyond.experiment.build import beginnings, networks
+from fedbeyond.experiment.build import networks
 from fedbeyond.networks._resnet import resnet18
 from fedbeyond.server import Round
 from fedbeyond.site import Site
@@ -65,7 +65,8 @@ def main(clients: int, rounds: int = 2) -> None:
     nets = networks(method, task, 0, "cpu")
     sites = [Site(f"site-{number:03}", data, nets, batch_size=2) for number in range(clients)]
     federation = Simulator(method.client, sites)
-    begin = beginnings(method, task, 0)
+    with _memory.sparing():  # as in Assembly.initial_models
+        begin = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
     size, state = tree.size(begin), start(method, federation.clients, begin)
     gate = Gate(method.sends, tree.to("meta", begin), {site.name: site.size for site in sites})
     del begin

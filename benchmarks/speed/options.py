@@ -33,15 +33,18 @@ class Player:
     def __init__(self, options: dict[str, Any]) -> None:
         settings = [f"train.{key}={str(value).lower()}" for key, value in options.items()]
         self.ready = prepare(load(None, ["target=sketch", "train.rounds=100", *settings]))
-        self.clients = self.ready.federation.clients
-        self.state, self.seconds = start(self.ready.method, self.clients, self.ready.begin()), list[float]()
+        self.clients = self.ready.engine.clients
+        self.state, self.seconds = (
+            start(self.ready.method, self.clients, self.ready.assembly.initial_models()),
+            list[float](),
+        )
 
     def round(self) -> None:
         """One more round, with the judging of its model."""
         now = Round(len(self.seconds), 100, self.clients, self.clients)
         began = time.process_time()
-        self.state, _ = play(self.ready.method, self.state, now, self.ready.federation, self.ready.gate)
-        self.ready.judges(self.ready.method.judged(self.state["server"]), now.number)
+        self.state, _ = play(self.ready.method, self.state, now, self.ready.engine, self.ready.gate)
+        self.ready.evaluator(self.ready.method.eval_models(self.state["server"]), now.number)
         self.seconds.append(time.process_time() - began)
 
 

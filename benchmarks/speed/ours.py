@@ -18,7 +18,7 @@ from torch import Tensor
 from fedbeyond import _memory, tree
 from fedbeyond.classifier import read
 from fedbeyond.data.datasets._folder import folder as read_folder
-from fedbeyond.data.partition.assignment import everything, taken
+from fedbeyond.data.partition.assignment import all_rows, select_rows
 from fedbeyond.engine.gate import Gate
 from fedbeyond.engine.protocol import Engine
 from fedbeyond.engine.rounds import play, start
@@ -51,7 +51,7 @@ def data_of(cell: task.Cell, folder: Path) -> list[Split]:
     os.environ["FEDBEYOND_CACHE"] = str(folder / "decoded")
     domains = read_folder(cell.root, size=cell.pixels)
     names = [task.domain(client) for client in range(cell.clients)]
-    return [taken(domains, {name: everything(domains, name)}) for name in names]
+    return [select_rows(domains, {name: all_rows(domains, name)}) for name in names]
 
 
 def engine(cell: task.Cell, method: Method, sites: list[Site]) -> Engine:

@@ -1,6 +1,6 @@
 """How fast a round is: a plain PyTorch loop, fedbeyond, Apple's pfl, Flower's and NVFlare's simulators, on equal terms.
 
-    python benchmarks/speed/run.py                             all of it: some 35 minutes on two idle cores
+    python benchmarks/speed/run.py                             all of it: some 35 round_log on two idle cores
     python benchmarks/speed/run.py --only feddg --peer pfl     one cell; the plain loop runs beside whoever it is
     python benchmarks/speed/run.py --quick                     tiny rounds, into a folder of its own: does it all work?
 

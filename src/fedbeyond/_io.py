@@ -1,4 +1,4 @@
-"""Files appear whole or not at all; what goes wrong is one line for the user."""
+"""Atomic writes, locks of folders, and one-line errors for files."""
 
 import fcntl
 import json
@@ -14,18 +14,18 @@ from .errors import BusyError, StorageError
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Turn what the system says of a file into one line for the user."""
+    """Turn an `OSError` inside the block into a `StorageError` of one line."""
     try:
         yield
     except OSError as error:
         raise StorageError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another --out, "
-            f"then give the same command again: what was finished is kept"
+            f"cannot write {path}: {error.strerror or error}; free disk space or choose another --out, "
+            f"then run the same command again: finished work is kept"
         ) from None
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, then rename it: a reader sees the old one or the new one."""
+    """Write a file atomically, through a temporary file: a reader sees the old content or the new content."""
     partial = path.with_name(f".{path.name}.partial")
     with storing(path):
         try:
@@ -40,30 +40,30 @@ def write(path: Path, content: bytes) -> None:
 
 
 def note(path: Path) -> dict[str, Any]:
-    """A small JSON file of a run."""
+    """Read a small JSON file of a run; return {} if it does not hold an object."""
     try:
-        found = json.loads(path.read_text("utf-8"))
-        return found if isinstance(found, dict) else {}
+        content = json.loads(path.read_text("utf-8"))
+        return content if isinstance(content, dict) else {}
     except (OSError, ValueError) as error:
-        raise StorageError(f"{path} cannot be read ({error}); delete {path.parent} to begin again") from None
+        raise StorageError(f"{path} cannot be read ({error}); delete {path.parent} to start over") from None
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder if need be, and hold its lock; `BusyError` if another process does."""
+    """Create a folder if needed and hold its lock inside the block; raise `BusyError` if another process holds it."""
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / "lock", "w")  # noqa: SIM115 (held as long as the block lasts)
+        lock = open(folder / "lock", "w")  # noqa: SIM115 (closed at the end of the block)
     with lock:
         _hold(lock, folder)
         yield
 
 
 def _hold(lock: IO[str], folder: Path) -> None:
-    """Take the lock, or raise; a watcher looks at it for an instant, which is waited for."""
-    for patience in (0.05, 0.05, 0):
+    """Acquire the lock or raise `BusyError`; retry twice, because `watch` holds the lock for an instant."""
+    for delay in (0.05, 0.05, 0):
         try:
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            time.sleep(patience)
-    raise BusyError(f"{folder} is in use by another process; wait for it or choose another --out")
+            time.sleep(delay)
+    raise BusyError(f"{folder} is in use by another process; wait until it ends, or choose another --out")

@@ -1,7 +1,7 @@
-"""Fewer bits for products: a network may be meant to compute in bfloat16, whatever the method; numbers stay float32.
+"""Mixed precision: networks marked as `halved` compute in bfloat16, with any method.
 
-Torch's autocast does products and convolutions with half the bits, and losses, norms and sums of many in float32 as
-before. Parameters, gradients and all that is stored, sent or averaged stay float32.
+Torch's autocast computes matrix products and convolutions in bfloat16; losses, norms and long sums stay in float32.
+Parameters, gradients and everything that is stored, sent or averaged stay float32.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,41 +18,44 @@ Build = Callable[[Any], dict[str, nn.Module]]  # networks for a task
 
 
 def halved(networks: Build) -> Build:
-    """The same networks, meant to compute in bfloat16."""
+    """Wrap a network factory so that its networks compute in bfloat16."""
 
-    def made(task: Any) -> dict[str, nn.Module]:
+    def build(task: Any) -> dict[str, nn.Module]:
         nets = networks(task)
         for net in nets.values():
             net.halved = True  # type: ignore[assignment]
         return nets
 
-    return made
+    return build
 
 
 def is_halved(*nets: nn.Module) -> bool:
-    """Whether one of the networks is meant to compute in bfloat16."""
+    """Return whether one of the networks computes in bfloat16."""
     return any(getattr(net, "halved", False) for net in nets)
 
 
 @contextmanager
 def computing(device: str, *nets: nn.Module) -> Iterator[None]:
-    """Within the block, networks compute as they are meant to."""
+    """Within the block, use autocast with bfloat16 if one of the networks is marked for it."""
     if not is_halved(*nets):
         yield
         return
     kind = torch.device(device).type
-    with _known_instructions(kind), torch.autocast(kind, torch.bfloat16, cache_enabled=False):  # parameters move within
+    with (
+        _known_instructions(kind),
+        torch.autocast(kind, torch.bfloat16, cache_enabled=False),
+    ):  # no cache: parameters change inside
         yield
 
 
 def in_full(device: str) -> AbstractContextManager[Any]:
-    """Within the block, all is in float32 again: images are varied as they would be otherwise."""
+    """Within the block, turn autocast off, so that augmentation does not depend on the precision."""
     kind = torch.device(device).type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def whole(node: Node) -> Node:
-    """The same in float32, where what it holds was computed with fewer bits."""
+    """Return the tree with bfloat16 leaves converted to float32."""
     return tree.map(_whole, node)  # type: ignore[no-any-return]
 
 
@@ -62,7 +65,7 @@ def _whole(leaf: Any) -> Any:
 
 @contextmanager
 def _known_instructions(kind: str) -> Iterator[None]:
-    """Without oneDNN on a CPU for which it knows no bfloat16: it was seen to end the process all the same."""
+    """Within the block, disable oneDNN on a CPU without bfloat16 instructions: there it can crash the process."""
     if kind != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
         yield
         return

@@ -1,4 +1,4 @@
-"""Batches of images with labels, augmentations of them, and samplers that say which images a site sees in a round."""
+"""Batches of images with labels, augmentations, and samplers that choose the images of a site's round."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Batch(NamedTuple):
-    """Images with their labels, perhaps in further styles too; if they are pooled, the number of each one's domain."""
+    """Images with labels, optional augmented views, and the domain number of each image if data are pooled."""
 
     x: Tensor
     y: Tensor
@@ -17,15 +17,15 @@ class Batch(NamedTuple):
 
     @property
     def merged(self) -> tuple[Tensor, Tensor]:
-        """All images, views too, with their labels."""
+        """Return all images, including views, with their labels."""
         if not self.views:
             return self.x, self.y
         return torch.cat((self.x, *self.views)), self.y.repeat(1 + len(self.views))
 
     @property
     def origins(self) -> Tensor:
-        """The domains of all images, views too."""
-        assert self.origin is not None, "only a pooled method may ask where an image comes from"
+        """Return the domain numbers of all images, including views."""
+        assert self.origin is not None, "only a pooled method knows the domain of an image"
         return self.origin.repeat(1 + len(self.views))
 
 
@@ -33,44 +33,44 @@ Augment = Callable[[Batch, torch.Generator], Batch]
 
 
 def plain(batch: Batch, rng: torch.Generator) -> Batch:
-    """The batch as it is."""
+    """Return the batch unchanged."""
     return batch
 
 
 def chain(first: Augment, second: Augment) -> Augment:
-    """One after the other."""
+    """Return an augmentation that applies one after the other."""
     return lambda batch, rng: second(first(batch, rng), rng)
 
 
-Sampler = Callable[[Tensor, int, int, torch.Generator], Iterator[Tensor]]  # labels, epochs, batch size, stream
+Sampler = Callable[[Tensor, int, int, torch.Generator], Iterator[Tensor]]  # labels, epochs, batch size, random stream
 
 
 def cut(order: Tensor, batch_size: int) -> Iterator[Tensor]:
-    """Batches of an order; a last batch of one image is left out, since BatchNorm cannot train on it."""
+    """Yield batches of an order; drop a last batch of one image, on which BatchNorm cannot train."""
     for index in order.split(batch_size):
         if len(index) > 1 or len(order) == 1 or batch_size == 1:
             yield index
 
 
 def shuffled(labels: Tensor, epochs: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """Every image once an epoch."""
+    """Yield batches with every image once an epoch."""
     for _ in range(epochs):
         yield from cut(torch.randperm(len(labels), generator=rng), batch_size)
 
 
 def balanced(budget: int, fresh: bool = True) -> Sampler:
-    """`budget` batches a round at every site, whatever it holds: fewer of its images, or each several times.
+    """Return a sampler of `budget` batches a round at every site: some of its images, or each image several times.
 
-    Drawn anew each round; with `fresh=False` always the same first images (what FedSB's authors run).
+    Images are drawn again each round; with `fresh=False` they are always the first ones (as FedSB's authors do).
     """
 
     def sample(labels: Tensor, epochs: int, batch_size: int, rng: torch.Generator) -> Iterator[Tensor]:
-        wanted, held = budget * batch_size, len(labels)
+        wanted, available = budget * batch_size, len(labels)
         if fresh:
-            passes = -(-wanted // held)
-            order = torch.cat([torch.randperm(held, generator=rng) for _ in range(passes)])[:wanted]
+            passes = -(-wanted // available)
+            order = torch.cat([torch.randperm(available, generator=rng) for _ in range(passes)])[:wanted]
         else:
-            order = torch.arange(wanted) % held
+            order = torch.arange(wanted) % available
         yield from cut(order, batch_size)
 
     return sample

@@ -1,4 +1,4 @@
-"""Networks as features and a head, and the two functions that turn a network into a tree and back."""
+"""Classifiers as features and a head, and the functions that read a network into a tree and write it back."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,21 +9,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle as Hook
 
+from . import timer
 from ._memory import copied, room
 from ._precision import computing, whole
 from .errors import ConfigError
 from .images import Images, Split, pixels
-from .timer import part
 from .tree import Tree
 
 
 class Task(NamedTuple):
-    """What is to be learnt, and with which kind of classifier."""
+    """The learning task: classes, shape of the inputs, and the factory of the classifier."""
 
     classes: tuple[str, ...]
-    shape: tuple[int, ...]  # channels, height and width of images; of tables, how many features
+    shape: tuple[int, ...]  # (channels, height, width) of images, or (features,) of table rows
     network: Callable[["Task"], "Classifier"]
-    sources: int = 1  # sites that it is learnt from, for networks that tell them apart
+    sources: int = 1  # number of source sites, for networks that classify sites
 
 
 Networks = dict[str, nn.Module]
@@ -31,29 +31,29 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 class Classifier(nn.Module):
-    """A body that turns images into feature maps, and a linear head on their average."""
+    """A body that computes feature maps, and a linear head on their spatial average."""
 
-    attentive = True  # the head weighs the maps themselves, so that it tells where the network looks
-    stages: tuple[str, ...] = ()  # parts whose outputs are maps that still carry style, from shallow to deep
+    attentive = True  # the head acts on the maps linearly, so class activation maps exist
+    stages: tuple[str, ...] = ()  # submodules whose output maps still carry style, from shallow to deep
 
     def __init__(self, body: nn.Module, width: int, classes: int) -> None:
         super().__init__()
         self.body, self.head = body, nn.Linear(width, classes)
 
     def maps(self, x: Tensor) -> Tensor:
-        """The last feature maps, for methods that ask where the network looks."""
+        """Return the last feature maps."""
         return self.body(x)  # type: ignore[no-any-return]
 
     def pooled(self, maps: Tensor) -> Tensor:
-        """What the head sees of the maps."""
+        """Return the features that the head receives, given the maps."""
         return maps.mean((2, 3))
 
     def features(self, x: Tensor) -> Tensor:
-        """What the head sees."""
+        """Return the features that the head receives."""
         return self.pooled(self.maps(x))
 
     def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The last feature maps and the scores, of one pass."""
+        """Return the last feature maps and the logits in one forward pass."""
         maps = self.maps(x)
         return maps, self.head(self.pooled(maps))
 
@@ -62,13 +62,13 @@ class Classifier(nn.Module):
 
 
 def require_images(task: Task, name: str, instead: str = "mlp") -> None:
-    """Refuse tables, for a network or a method that needs images."""
+    """Raise `ConfigError` if the data are table rows: the network or method `name` needs images."""
     if len(task.shape) != 3:
-        raise ConfigError(f"{name} is for images, these data are rows of {task.shape[0]} features; take {instead}")
+        raise ConfigError(f"{name} needs images, but these data are rows of {task.shape[0]} features; use {instead}")
 
 
 def for_images(name: str, networks: Callable[[Task], Networks]) -> Callable[[Task], Networks]:
-    """The same networks, refused where the data are no images: a method says so before anything is trained."""
+    """Wrap a network factory so that it raises `ConfigError` before training if the data are not images."""
 
     def checked(task: Task) -> Networks:
         require_images(task, name, "a method without it")
@@ -78,116 +78,128 @@ def for_images(name: str, networks: Callable[[Task], Networks]) -> Callable[[Tas
 
 
 def at_stages(net: nn.Module, name: str, act: Callable[[Tensor], Tensor | None], depth: int = 3) -> list[Hook]:
-    """Call `act` on the maps that each of the first `depth` stages puts out; what it returns takes their place.
+    """Call `act` on the output maps of each of the first `depth` stages; a returned tensor replaces the maps.
 
-    `name` is the method that wants to, for saying so where a network has no such stages.
+    `name` is the method's name, for the error message if the network declares no stages.
     """
     stages = net.stages[:depth] if isinstance(net, Classifier) else ()
     if not stages:
         raise ConfigError(
-            f"{name} works on the maps of a network's early layers, and {type(net).__name__.lower()} names none; "
-            "take convnet, a ResNet, AlexNet or MobileNetV2"
+            f"{name} needs the maps of a network's early layers, and {type(net).__name__.lower()} declares none; "
+            "use convnet, a ResNet, AlexNet or MobileNetV2"
         )
-    return [net.get_submodule(place).register_forward_hook(lambda part, given, maps: act(maps)) for place in stages]
+    return [net.get_submodule(stage).register_forward_hook(lambda module, inputs, maps: act(maps)) for stage in stages]
 
 
 def classifier(task: Task) -> Networks:
-    """What most methods need: one classifier."""
+    """Build one classifier, all that most methods need."""
     return {"model": task.network(task)}
 
 
-def norms(net: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._BatchNorm]]:
-    """The BatchNorm layers of a network, whatever they are called."""
+def batchnorm_layers(net: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._BatchNorm]]:
+    """Yield the names and BatchNorm layers of a network, found by type."""
     for name, layer in net.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             yield name, layer
 
 
 @contextmanager
-def resting(*nets: nn.Module) -> Iterator[None]:
-    """Networks that train without their running statistics taking note of it."""
-    awake = [layer for net in nets for _, layer in norms(net) if layer.track_running_stats]
-    for layer in awake:
+def statistics_kept(*nets: nn.Module) -> Iterator[None]:
+    """Within the block, training does not update the running statistics of `nets`."""
+    tracking = [layer for net in nets for _, layer in batchnorm_layers(net) if layer.track_running_stats]
+    for layer in tracking:
         layer.track_running_stats = False
     try:
         yield
     finally:
-        for layer in awake:
+        for layer in tracking:
             layer.track_running_stats = True
 
 
 def guided(task: Task) -> Networks:
-    """A classifier, and another of its kind to hold the received model while the first one moves."""
+    """Build a classifier, and a second one (`guide`) that holds the received model while the first one trains."""
     return {"model": task.network(task), "guide": task.network(task)}
 
 
 def read(net: nn.Module) -> Tree:
-    """A copy of a network's numbers: what is learnt apart from what is counted."""
-    with part("models in and out"):
+    """Copy a network's parameters and buffers into a tree."""
+    with timer.section("models in and out"):
         return {
             "params": {name: copied(param) for name, param in net.named_parameters()},
             "buffers": {name: copied(buffer) for name, buffer in net.named_buffers()},
         }
 
 
-def take(net: nn.Module) -> Tree:
-    """What `read` gives, of a network that is next written before anybody looks at it: its parameters move out.
+def shapes_of(net: nn.Module) -> Tree:
+    """Return the tree of a network with shapes and dtypes only, on the meta device."""
+    return {
+        "params": {name: _empty(param) for name, param in net.named_parameters()},
+        "buffers": {name: _empty(buffer) for name, buffer in net.named_buffers()},
+    }
 
-    The largest go first, each into the room of one before, so that there are never two of the network. Where they were
-    it reads not-a-number, and cannot be changed.
+
+def _empty(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def move_out(net: nn.Module) -> Tree:
+    """Return the same tree as `read`, but free each parameter of the network after copying it.
+
+    The largest parameters go first, each into memory freed by an earlier one, so there are never two full copies. Until
+    the network is written again its parameters read NaN and cannot be changed.
     """
     params = dict(net.named_parameters())
-    with part("models in and out"), torch.no_grad():
-        taken: dict[str, Tensor] = {}
+    with timer.section("models in and out"), torch.no_grad():
+        moved: dict[str, Tensor] = {}
         for name, param in sorted(params.items(), key=lambda item: -item[1].numel()):
-            taken[name] = copied(param)
-            param.strides = param.stride()  # type: ignore[attr-defined]  # for when it is written
+            moved[name] = copied(param)
+            param.strides = param.stride()  # type: ignore[attr-defined]  # restored by `write`
             param.data = torch.full((), torch.nan, dtype=param.dtype, device=param.device).expand(param.shape)
         buffers = {name: copied(buffer) for name, buffer in net.named_buffers()}
-    return {"params": {name: taken[name] for name in params}, "buffers": buffers}
+    return {"params": {name: moved[name] for name in params}, "buffers": buffers}
 
 
 def _settle(param: Tensor) -> None:
-    """Give a parameter that moved out its room again."""
+    """Allocate memory again for a parameter that `move_out` has freed."""
     if strides := vars(param).pop("strides", None):
         param.data = room(param, strides)
 
 
 @torch.no_grad()
 def write(net: nn.Module, state: Tree) -> nn.Module:
-    """Copy the numbers of `state` into a network of the same shape; returns the network."""
-    for kind, own in (("params", dict(net.named_parameters())), ("buffers", dict(net.named_buffers()))):
-        if own.keys() != state[kind].keys():
-            raise ValueError(f"the network's {kind} differ from the tree's: {own.keys() ^ state[kind].keys()}")
-        if own:
-            with part("models in and out"):
-                for tensor in own.values():
+    """Copy the parameters and buffers of `state` into a network of the same shape, and return the network."""
+    for kind, tensors in (("params", dict(net.named_parameters())), ("buffers", dict(net.named_buffers()))):
+        if tensors.keys() != state[kind].keys():
+            raise ValueError(f"the network's {kind} differ from the tree's: {tensors.keys() ^ state[kind].keys()}")
+        if tensors:
+            with timer.section("models in and out"):
+                for tensor in tensors.values():
                     _settle(tensor)
-                torch._foreach_copy_(list(own.values()), [state[kind][name] for name in own])
+                torch._foreach_copy_(list(tensors.values()), [state[kind][name] for name in tensors])
     return net
 
 
-def at_once(device: str | torch.device) -> int:
-    """How many images to look at in one step: what the cache of a CPU holds, or what fills a GPU."""
+def eval_batch_size(device: str | torch.device) -> int:
+    """Return the batch size for evaluation: fits the cache of a CPU, or fills a GPU."""
     return 1024 if torch.device(device).type == "cuda" else 128
 
 
 @torch.no_grad()
-def scores(net: nn.Module, images: Images) -> Tensor:
-    """What a network says of images, before softmax; read a batch at a time."""
+def logits(net: nn.Module, images: Images) -> Tensor:
+    """Compute a network's logits for images, batch by batch, in evaluation mode."""
     device = next(net.parameters()).device
     net.eval()
-    with part("evaluation"), computing(device.type, net):
-        return torch.cat([whole(net(pixels(x.to(device)))).cpu() for x in images.split(at_once(device))])
+    with timer.section("evaluation"), computing(device.type, net):
+        return torch.cat([whole(net(pixels(x.to(device)))).cpu() for x in images.split(eval_batch_size(device))])
 
 
 def measure(net: nn.Module, split: Split) -> dict[str, Tensor]:
-    """Mean cross-entropy and the share of right answers, as scalars."""
+    """Return the mean cross-entropy (`loss`) and the accuracy, as scalars."""
     images, labels = split
-    said = scores(net, images)
-    return {"loss": mean_loss(said, labels), "accuracy": (said.argmax(1) == labels).double().mean().float()}
+    outputs = logits(net, images)
+    return {"loss": mean_loss(outputs, labels), "accuracy": (outputs.argmax(1) == labels).double().mean().float()}
 
 
-def mean_loss(said: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy, summed in doubles."""
-    return (F.cross_entropy(said, labels, reduction="none").double().sum() / len(labels)).float()
+def mean_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of logits, summed in double precision."""
+    return (F.cross_entropy(outputs, labels, reduction="none").double().sum() / len(labels)).float()

@@ -1,4 +1,4 @@
-"""What a site does: its answer to each kind of request, and the builder for ordinary local training."""
+"""The client side of a method: handlers for requests, two-phase private state, and ordinary local training."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -11,139 +11,142 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from . import _memory, tree
+from . import _memory, timer, tree
 from ._precision import computing, is_halved, whole
 from .batch import Batch
-from .classifier import read, resting, take, write
+from .classifier import move_out, read, statistics_kept, write
 from .errors import FederationError
 from .optimizers import Optimizer, in_passing, plain_sgd, separable
-from .server import Post, Reply, Request
-from .site import Site
-from .timer import part
+from .server import Envelope, Reply, Request
+from .site import Site, forked_rng
 from .tree import Tree
 
 Handler = Callable[[Site, Tree, Tree], tuple[Tree, Tree]]  # (site, received, private) -> (reply, private)
-Seal = Callable[[Site, int, Request, Tree], Tree]  # (site, round, request, reply) -> what leaves
+ClientState = Tree  # the private state of a site: committed, pending, and before the current round
+Postprocess = Callable[[Site, int, Request, Tree], Tree]  # (site, round, request, reply) -> reply as sent
 
 
 class Client(NamedTuple):
-    """The private state a site starts with, its answer to each kind of request, and what is done to all of them."""
+    """A client as pure functions: initial private state, one handler per kind of request, optional postprocessing."""
 
     init: Callable[[Site], Tree]
     handlers: Mapping[str, Handler]
-    seal: Seal | None = None  # the last thing that happens to an answer, whoever else has changed it
+    postprocess: Postprocess | None = None  # applied last to every reply, after all wrappers
 
 
-def enrol(client: Client, site: Site) -> Tree:
-    """A site's slots at the start: a private state that counts, and none that is pending."""
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
+def enrol(client: Client, site: Site) -> ClientState:
+    """Return the client state at enrolment: the initial private state is committed, nothing is pending."""
+    with forked_rng():
         return {"private": tree.to("cpu", client.init(site.reseed(0, "init")))}
 
 
-def answer(client: Client, site: Site, slots: Tree, request: Request, post: Post) -> tuple[Reply, Tree]:
-    """A site's reply to a request, and its slots afterwards.
+def answer(
+    client: Client, site: Site, client_state: ClientState, request: Request, envelope: Envelope
+) -> tuple[Reply, ClientState]:
+    """Handle a request and return the reply and the new client state.
 
-    What a site wants to keep is only pending until the server says, with its next request, that it accepted the
-    reply; otherwise it is dropped. So a reply that is lost or refused never leaves site and server out of step.
-    Trees travel and rest in main memory; a handler finds them on its site's device.
+    The new private state is pending until the server's next request confirms that the reply was accepted; otherwise it
+    is dropped. So a lost or rejected reply never puts site and server out of step.
+    Trees are sent and stored in main memory; handlers receive them on the site's device.
     """
-    kept = settle(client, site, slots, post)
-    with torch.random.fork_rng(range(torch.cuda.device_count())):  # reseeding is nobody else's business
-        site.reseed(post.round, request.kind)
-        received, known = request.body, kept["private"]
+    state = commit(client, site, client_state, envelope)
+    with forked_rng():  # restore the global random state afterwards
+        site.reseed(envelope.round, request.kind)
+        received, previous = request.body, state["private"]
         if site.device != "cpu":
-            received, known = tree.to(site.device, received), tree.to(site.device, known)
+            received, previous = tree.to(site.device, received), tree.to(site.device, previous)
         with computing(site.device, *site.nets.values()):
-            body, private = client.handlers[request.kind](site, received, known)
+            body, private = client.handlers[request.kind](site, received, previous)
         if is_halved(*site.nets.values()):
             body, private = whole(body), whole(private)
         if site.device != "cpu":
             body, private = tree.to("cpu", body), tree.to("cpu", private)
-    kept["pending"] = {"private": private, "ticket": torch.tensor(post.ticket)}
-    leaving = client.seal(site, post.round, request, body) if client.seal else body
-    return Reply(site.name, leaving, site.size), kept
+    state["pending"] = {"private": private, "ticket": torch.tensor(envelope.ticket)}
+    sent = client.postprocess(site, envelope.round, request, body) if client.postprocess else body
+    return Reply(site.name, sent, site.size), state
 
 
-def settle(client: Client, site: Site, slots: Tree, post: Post) -> Tree:
-    """The slots once the state that the server counts on is the one that counts.
+def commit(client: Client, site: Site, client_state: ClientState, envelope: Envelope) -> ClientState:
+    """Commit or roll back the client state to the ticket of the last reply that the server accepted.
 
-    A server that stops in the middle of a round plays the round again. So a site holds on to the state `before` the
-    round until the next one begins, though the server accepted more in the meantime.
+    A server that stops in the middle of a round repeats the whole round. So the state `before` a round is kept until
+    the next round begins, even if the server has accepted later replies of the same round.
     """
-    named = post.accepted.get(site.name)
-    if named is None and "ticket" in slots:  # the run begins again
-        slots = enrol(client, site)
-    current = next((one for one in _states(slots) if _ticket(one) == named), None)
+    accepted = envelope.accepted.get(site.name)
+    if accepted is None and "ticket" in client_state:  # the run was restarted from its first round
+        client_state = enrol(client, site)
+    current = next((state for state in _states(client_state) if _ticket(state) == accepted), None)
     if current is None:
         raise FederationError(
-            f"{site.name} has no private state of exchange {named}, from which the server goes on; bring back what the "
-            "site kept of this run, or begin the run again"
+            f"{site.name} has no private state for exchange {accepted}, which the server resumes from; restore the "
+            "site's state folder of this run, or restart the run"
         )
-    begun = "round" in slots and int(slots["round"]) == post.round
-    before = slots.get("before", slots) if begun else current
-    kept = _state(current) | {"round": torch.tensor(post.round)}
-    return kept if before is current else kept | {"before": _state(before)}
+    same_round = "round" in client_state and int(client_state["round"]) == envelope.round
+    before = client_state.get("before", client_state) if same_round else current
+    committed = _state(current) | {"round": torch.tensor(envelope.round)}
+    return committed if before is current else committed | {"before": _state(before)}
 
 
-def rested(slots: Tree) -> Tree:
-    """A site's slots between rounds, when nobody goes back to the state before the last one."""
-    return {name: part for name, part in slots.items() if name != "before"}
+def without_rollback(client_state: ClientState) -> ClientState:
+    """Return the client state without its rollback copy, for use between rounds."""
+    return {name: subtree for name, subtree in client_state.items() if name != "before"}
 
 
-def weight(slots: Tree) -> int:
-    """Bytes of what a site keeps for its next answer."""
-    return tree.size(slots.get("pending", slots)["private"])
+def private_bytes(client_state: ClientState) -> int:
+    """Return the size in bytes of the newest private state, pending or committed."""
+    return tree.size(client_state.get("pending", client_state)["private"])
 
 
-def _states(slots: Tree) -> Iterator[Tree]:
-    """The states that a server may name, each with the ticket it was made under but the one from enrolment."""
-    yield slots
-    yield from (slots[name] for name in ("before", "pending") if name in slots)
+def _states(client_state: ClientState) -> Iterator[Tree]:
+    """Yield the states the server may resume from: committed, before the round, pending."""
+    yield client_state
+    yield from (client_state[name] for name in ("before", "pending") if name in client_state)
 
 
 def _ticket(state: Tree) -> int | None:
+    """Return the ticket of the exchange that produced a state, or None for the state of enrolment."""
     return int(state["ticket"]) if "ticket" in state else None
 
 
-def _state(held: Tree) -> Tree:
-    return {name: held[name] for name in ("private", "ticket") if name in held}
+def _state(client_state: ClientState) -> Tree:
+    return {name: client_state[name] for name in ("private", "ticket") if name in client_state}
 
 
-def stepper(
+def make_optimizer(
     optimizer: Optimizer, params: Iterable[nn.Parameter], site: Site, rate: float = 1.0
 ) -> torch.optim.Optimizer:
-    """An optimizer for some parameters at this round's pace, times `rate`."""
-    made = optimizer(params)
-    for group in made.param_groups:
+    """Create an optimizer whose learning rates are scaled by this round's schedule and by `rate`."""
+    torch_optimizer = optimizer(params)
+    for group in torch_optimizer.param_groups:
         group["lr"] *= site.pace * rate
-    return made
+    return torch_optimizer
 
 
-def descend(stepper: torch.optim.Optimizer, loss: Callable[[], Tensor], *nets: nn.Module) -> None:
-    """One step that lowers `loss`, moving only the parameters that `stepper` holds: all else is as if frozen.
+def descend(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor], *nets: nn.Module) -> None:
+    """Take one optimizer step on `loss`; only the parameters in `optimizer` receive gradients.
 
-    An optimizer that looks twice (SAM) leaves the running statistics of `nets` alone the second time.
+    If the optimizer evaluates the loss twice (SAM), the second pass leaves the running statistics of `nets` unchanged.
     """
-    moved = [param for group in stepper.param_groups for param in group["params"]]
-    looks = count()
+    trained = [param for group in optimizer.param_groups for param in group["params"]]
+    evaluations = count()
 
     def backward() -> Tensor:
-        stepper.zero_grad()
-        with part("forward"), resting(*nets) if next(looks) else nullcontext():
+        optimizer.zero_grad()
+        with timer.section("forward"), statistics_kept(*nets) if next(evaluations) else nullcontext():
             value = loss()
-        with part("backward"):
-            value.backward(inputs=moved)
+        with timer.section("backward"):
+            value.backward(inputs=trained)
         return value
 
-    with part("optimizer"):
-        stepper.step(backward)  # type: ignore[arg-type]
+    with timer.section("optimizer"):
+        optimizer.step(backward)  # type: ignore[arg-type]
 
 
 class Local:
-    """What a loss term can see while a site trains.
+    """The state of local training that loss terms and `finish` can read.
 
-    Training begins with the received model, or with the parameters received as `start` if they differ from its own.
-    Networks `along` with it are trained by the same loss; they come from the server, or are the site's own.
+    Training starts from the received model, or from the parameters in `received["start"]` if that key is present.
+    Networks in `along` are trained with the same loss; they come from the server or from the site's private state.
     """
 
     def __init__(
@@ -153,67 +156,68 @@ class Local:
         self.start: Tree = received.get("start", received["model"]["params"])
         self.net = write(site.nets["model"], received["model"] | {"params": self.start}).train()
         self.along = {name: write(site.nets[name], (private | received)[name]).train() for name in along}
-        moving = [param for net in (self.net, *self.along.values()) for param in net.parameters()]
-        self.stepper, self.steps = stepper(optimizer, moving, site), 0
-        self.lean = False  # whether room for gradients and copies is saved
+        trained = [param for net in (self.net, *self.along.values()) for param in net.parameters()]
+        self.optimizer, self.steps = make_optimizer(optimizer, trained, site), 0
+        self.lean = False  # True: save memory for gradients and model copies
 
     @cached_property
     def params(self) -> Tree:
-        """The parameters as they move."""
+        """The current parameters by name; training updates them in place."""
         return dict(self.net.named_parameters())
 
     @cached_property
     def guide(self) -> nn.Module:
-        """The received model, to be asked but not trained."""
+        """The received model as a frozen network in evaluation mode."""
         return write(self.site.nets["guide"], self.received["model"]).eval().requires_grad_(False)
 
 
 Term = Callable[[Local, Batch], Tensor]
-SEPARABLE: WeakSet[Term] = WeakSet()  # terms that take no parameter for a constant: each may move in its turn
+SEPARABLE: WeakSet[Term] = WeakSet()  # terms whose backward pass allows parameters to be updated one by one
 
 
-def nothing(site: Site) -> Tree:
-    """No private state."""
+def no_state(site: Site) -> Tree:
+    """Return an empty private state."""
     return {}
 
 
 def upload(local: Local) -> tuple[Tree, Tree]:
-    """Send the model and what came along with it, keep what was kept."""
+    """Send the model and the shared `along` networks; keep private state and the other `along` networks."""
     trained = {name: read(net) for name, net in local.along.items()}
-    sent = {name: tree for name, tree in trained.items() if name in local.received}
-    model = take(local.net) if local.lean else read(local.net)
-    return {"model": model} | sent, local.private | {n: t for n, t in trained.items() if n not in sent}
+    shared = {name: state for name, state in trained.items() if name in local.received}
+    model = move_out(local.net) if local.lean else read(local.net)
+    return {"model": model} | shared, local.private | {n: t for n, t in trained.items() if n not in shared}
 
 
 def gradient(local: Local, term: Term) -> Tree:
-    """Compute the gradient of a term where training started, averaged over one pass through the site's images.
+    """Compute the gradient of a term at the starting parameters, averaged over one pass through the site's images.
 
-    Running statistics do not change. The network then holds the starting parameters: read the trained ones before.
+    Running statistics do not change. Afterwards the network holds the starting parameters, so read the trained
+    parameters first.
     """
     write(local.net, local.received["model"] | {"params": local.start})
-    average = tree.Mean()
-    with resting(local.net):
+    average = tree.Mean(_memory.copied)
+    with statistics_kept(local.net):
         for batch in local.site.batches(1):
-            with part("forward"):
+            with timer.section("forward"):
                 loss = term(local, batch)
-            with part("backward"):
-                slopes = torch.autograd.grad(loss, list(local.params.values()), materialize_grads=True)
-            average.add(dict(zip(local.params, slopes, strict=True)), len(batch.y))
+            with timer.section("backward"):
+                gradients = torch.autograd.grad(loss, list(local.params.values()), materialize_grads=True)
+            average.add(dict(zip(local.params, gradients, strict=True)), len(batch.y))
     return average.result  # type: ignore[no-any-return]
 
 
 def training(
     *terms: Term,
     optimizer: Optimizer = plain_sgd,
-    init: Callable[[Site], Tree] = nothing,
+    init: Callable[[Site], Tree] = no_state,
     finish: Callable[[Local], tuple[Tree, Tree]] = upload,
     epochs: int | None = None,
     along: Sequence[str] = (),
 ) -> Client:
-    """A client that minimises the sum of `terms`; `finish` says what it then sends and keeps.
+    """Return a client that minimises the sum of `terms`, then calls `finish` for its reply and private state.
 
-    `along` names networks that are trained with the model: those that the server holds are sent back, others stay
-    with the site, whose `init` then makes the first of them.
+    `along` names networks that are trained with the model. Those that the server holds are sent back. The others are
+    private to the site, and `init` must create them.
     """
 
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
@@ -222,14 +226,14 @@ def training(
         def loss(batch: Batch) -> Tensor:
             return reduce(add, [term(local, batch) for term in terms])
 
-        if _memory.scarce and not site.keeps_slopes:
-            local.lean = separable(local.stepper) and all(term in SEPARABLE for term in terms)
-        with in_passing(local.stepper) if local.lean else nullcontext():
+        if _memory.scarce and not site.keeps_gradients:
+            local.lean = separable(local.optimizer) and all(term in SEPARABLE for term in terms)
+        with in_passing(local.optimizer) if local.lean else nullcontext():
             for batch in site.batches(epochs):
-                descend(local.stepper, partial(loss, batch), local.net, *local.along.values())
+                descend(local.optimizer, partial(loss, batch), local.net, *local.along.values())
                 local.steps += 1
-        if not site.keeps_slopes:
-            local.stepper.zero_grad()  # as large as the model, which is about to be copied
+        if not site.keeps_gradients:
+            local.optimizer.zero_grad()  # free the gradients before the model is copied
         return finish(local)
 
     return Client(init, {"train": train})

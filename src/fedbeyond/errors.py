@@ -1,43 +1,43 @@
-"""What can go wrong, told to the person who can mend it: one line each, exit code 2."""
+"""Exceptions for errors that the user can fix: printed in one line, exit code 2."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class FedbeyondError(Exception):
-    """Anything the user can act upon; the command line prints it without a traceback."""
+    """Any error that the user can fix; the command line prints it without a traceback."""
 
 
 class ConfigError(FedbeyondError):
-    """What was asked for cannot be run as written."""
+    """A configuration that cannot be run as written."""
 
 
 class DataError(FedbeyondError):
-    """The data are not what the run needs."""
+    """Data that the run cannot use."""
 
 
 class MissingError(DataError):
-    """The data are not there."""
+    """Data that do not exist at the given place."""
 
 
 class FederationError(FedbeyondError):
-    """Too few sites gave an answer that can be used."""
+    """Too few usable replies from the sites, or a site that cannot reply."""
 
 
 class PolicyError(FederationError):
-    """A site does not allow what was asked of it."""
+    """A request that a site's policy does not allow."""
 
 
 class StorageError(FedbeyondError):
-    """A run's folder, or the cache of decoded images, cannot be read or written."""
+    """A run folder, or the cache of decoded images, that cannot be read or written."""
 
 
 class BusyError(StorageError):
-    """Another process is playing this run."""
+    """A run folder that another process is using."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint at what was probably meant."""
+    """Return a hint for an unknown name: the closest known name, or all known names."""
     names = sorted(names)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"

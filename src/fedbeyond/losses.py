@@ -1,4 +1,4 @@
-"""Loss terms: functions of what a training site can see and a batch, to be added up by `training`."""
+"""Loss terms: functions `(local, batch) -> loss` that `training` adds up."""
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -9,7 +9,7 @@ from .client import SEPARABLE, Local, Term
 
 
 def cross_entropy(smoothing: float = 0.0) -> Term:
-    """Mean cross-entropy over a batch and its views; `smoothing` of the label is spread over all classes."""
+    """Return the mean cross-entropy over a batch and its views, with label smoothing `smoothing`."""
 
     def term(local: Local, batch: Batch) -> Tensor:
         x, y = batch.merged
@@ -20,7 +20,7 @@ def cross_entropy(smoothing: float = 0.0) -> Term:
 
 
 def proximal(mu: float) -> Term:
-    """mu/2 times the squared distance from the received parameters."""
+    """Return the proximal term: mu/2 times the squared distance from the starting parameters."""
 
     def term(local: Local, batch: Batch) -> Tensor:
         drift = tree.sub(local.params, local.start)

@@ -1,4 +1,4 @@
-"""The record that a method is, and the declaration of what leaves a site under it."""
+"""The `Method` record, and the declaration of what leaves a site."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,19 +17,20 @@ Kind = Literal["parameters", "statistics", "scalars", "data-derived"]
 
 
 class Sent(NamedTuple):
-    """One named thing that leaves a site: what kind it is, and what it looks like.
+    """The declaration of one entry of a reply: its kind and its shape.
 
-    `like` makes an example of it from the trees of the shared networks and the body of the request.
+    `like` returns an example with the right keys, shapes and dtypes, given the shared networks as trees and the body
+    of the request.
     """
 
     kind: Kind
     like: Callable[[Tree, Tree], Any]
-    positive: bool = False  # a scalar that a server divides by, or multiplies with
-    since: tuple[str, ...] = ()  # where in the request's body it set out from, if it is a step away from something
+    positive: bool = False  # a scalar that the server divides by or multiplies with: must be > 0
+    since: tuple[str, ...] = ()  # path in the request's body that training started from; (): it did not
 
 
 def parameters(*path: str) -> Sent:
-    """A network (`"model"`) or a part of one (`"model", "params"`), as training left what was received there."""
+    """Declare a network (`"model"`) or a part of it (`"model", "params"`), trained from what was received there."""
 
     def like(nets: Tree, body: Tree) -> Any:
         for key in path:
@@ -42,54 +43,54 @@ def parameters(*path: str) -> Sent:
 scalar = Sent("scalars", lambda nets, body: torch.zeros(()))
 positive = scalar._replace(positive=True)
 
-Sends = Mapping[str, Mapping[str, Sent]]  # kind of request -> name -> what leaves
+Sends = Mapping[str, Mapping[str, Sent]]  # kind of request -> entry of the reply -> declaration
 
 
 def also(sends: Sends, kind: str, **more: Sent) -> Sends:
-    """The same declaration with `more` leaving in the answer to `kind`."""
+    """Return the declaration with the entries `more` added to the reply to `kind`."""
     return {**sends, kind: {**sends.get(kind, {}), **more}}
 
 
 class Privacy(NamedTuple):
-    """What noise promises of all that leaves a site, and of what: the answers of this client, as declared there."""
+    """A differential privacy guarantee, and the client and declaration that it holds for."""
 
-    epsilon: Callable[[int], float]  # after so many answers of one site; infinite, if nothing is promised
+    epsilon: Callable[[int], float]  # number of replies of one site -> epsilon; infinite: no guarantee
     delta: float
     client: Client
     sends: Sends
 
 
-def the_model(state: Tree) -> Tree:
-    """The global model, and no other."""
+def global_model(state: Tree) -> Tree:
+    """Return the global model as the only model to evaluate."""
     return {"model": state["model"]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method of federated domain generalization."""
+    """A method of federated domain generalization: client, server, and what surrounds them."""
 
     client: Client
     server: Server
-    weighting: Weighting | None = by_size  # None: the server weighs for itself
+    weighting: Weighting | None = by_size  # None: the server computes its own weights
     sends: Sends = field(default_factory=lambda: {"train": {"model": parameters("model")}})
     networks: Callable[[Task], Networks] = classifier
-    shared: tuple[str, ...] = ("model",)  # the networks the server holds
+    shared: tuple[str, ...] = ("model",)  # networks that the server holds
     augment: Augment = plain
     sampler: Sampler = shuffled
-    judged: Callable[[Tree], Mapping[str, Tree]] = the_model  # of the server's state: their mean measure is reported
-    least: int = 1  # sites that it needs; of a pooled method: domains
-    pooled: bool = False  # no federation: one site holds the data of all, and knows which image is whose
-    amplitudes: bool = True  # False: those of an image do not matter, all are given the same
-    public: bool = False  # every site also holds the same images without labels, `site.data["public"]`
-    sums: bool = False  # the server needs no more than weighted means of what the sites send, never a single reply
-    privacy: Privacy | None = None  # what is promised of what leaves a site
-    reestimate: bool = False  # BatchNorm statistics of evaluated models are measured anew at the sites
+    eval_models: Callable[[Tree], Mapping[str, Tree]] = global_model  # server state -> models; mean score is reported
+    min_clients: int = 1  # minimum number of sites; of domains, for a pooled method
+    pooled: bool = False  # no federation: one site holds all data, and `batch.origin` is the domain of each image
+    amplitudes: bool = True  # False: the method gives all images the same Fourier amplitudes
+    public: bool = False  # every site also holds the same unlabelled images, `site.data["public"]`
+    linear_aggregation: bool = False  # the server uses only weighted means of the replies, never a single reply
+    privacy: Privacy | None = None  # guarantee for everything that leaves a site
+    reestimate: bool = False  # the sites re-estimate BatchNorm statistics of evaluated models
 
     @property
-    def sealed(self) -> bool:
-        """Whether what leaves a site is still that of which privacy was promised, if any was."""
+    def keeps_privacy(self) -> bool:
+        """Whether client and declaration are still those of the privacy guarantee; true without a guarantee."""
         return self.privacy is None or (self.client is self.privacy.client and self.sends is self.privacy.sends)
 
-    def spends(self, rounds: int) -> float:
-        """Epsilon for a site that answers whatever it may be asked in so many rounds: each kind of request once."""
+    def epsilon_after(self, rounds: int) -> float:
+        """Return epsilon for a site that replies to each kind of request once in each of `rounds` rounds."""
         return self.privacy.epsilon(rounds * len(self.sends)) if self.privacy else math.inf

@@ -1,4 +1,4 @@
-"""Optimizers as functions: given parameters they return a torch optimizer, fresh in every round; and their pace."""
+"""Optimizers as functions from parameters to a new torch optimizer (one per round), and learning-rate schedules."""
 
 import inspect
 import math
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from .tree import Tree
 
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-Schedule = Callable[[float], float]  # share of the rounds played -> factor on the learning rate
+Schedule = Callable[[float], float]  # share of completed rounds -> factor on the learning rate
 
 
 def eager(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
-    """A torch optimizer without the wrappers that speak to torch's compiler, which take two seconds to import it."""
+    """Return a torch optimizer class without the wrappers that import torch's compiler, which takes two seconds."""
     wrapped = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
     bare = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}
     return type(kind.__name__, (kind,), bare | {"step": torch.no_grad()(inspect.unwrap(kind.step))})
@@ -28,54 +28,54 @@ SGD, ADAM = eager(torch.optim.SGD), eager(torch.optim.Adam)
 
 
 def sgd(lr: float = 0.05, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
-    """Stochastic gradient descent."""
+    """Return stochastic gradient descent."""
     return lambda params: SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
 
 def adam(lr: float = 1e-3, weight_decay: float = 0.0) -> Optimizer:
-    """Adam with torch's moments."""
+    """Return Adam with torch's default betas."""
     return lambda params: ADAM(params, lr=lr, weight_decay=weight_decay)
 
 
 def sam(
     rho: Annotated[float, Field(ge=0)] = 0.05, lr: float = 0.05, momentum: float = 0.0, weight_decay: float = 0.0
 ) -> Optimizer:
-    """Sharpness-aware minimisation: SGD with the gradient found `rho` uphill of where the parameters are."""
+    """Return sharpness-aware minimisation (SAM) with SGD; see `sharp`."""
     return sharp(sgd(lr, momentum, weight_decay), rho)
 
 
 def sharp(optimizer: Optimizer, rho: float) -> Optimizer:
-    """An optimizer that goes by the gradient found `rho` uphill of where the parameters are.
+    """Make an optimizer sharpness-aware: it uses the gradient at distance `rho` in the direction of ascent.
 
-    Foret, Kleiner, Mobahi, Neyshabur; ICLR 2021; https://arxiv.org/abs/2010.01412. One that does so already takes
-    this `rho` in the place of its own.
+    Foret, Kleiner, Mobahi, Neyshabur; ICLR 2021; https://arxiv.org/abs/2010.01412. If the optimizer is already
+    sharpness-aware, only its `rho` is replaced.
     """
 
     def make(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        stepper = optimizer(params)
-        if not hasattr(stepper, "rho"):
-            stepper.step = partial(_climb, stepper, stepper.step)  # type: ignore[method-assign, assignment]
-        stepper.rho = rho  # type: ignore[attr-defined]
-        return stepper
+        inner = optimizer(params)
+        if not hasattr(inner, "rho"):
+            inner.step = partial(_climb, inner, inner.step)  # type: ignore[method-assign, assignment]
+        inner.rho = rho  # type: ignore[attr-defined]
+        return inner
 
     return make
 
 
 @torch.no_grad()
-def _climb(stepper: torch.optim.Optimizer, step: Callable[[], object], closure: Callable[[], Tensor]) -> Tensor:
-    """Look at the gradient, climb, look again, come back and descend by what was seen there."""
+def _climb(optimizer: torch.optim.Optimizer, step: Callable[[], object], closure: Callable[[], Tensor]) -> Tensor:
+    """Take a SAM step: ascend by `rho`, compute the gradient there, return, and descend with that gradient."""
     with torch.enable_grad():
         loss = closure()
-    moved = [param for group in stepper.param_groups for param in group["params"] if param.grad is not None]
-    slopes = [param.grad for param in moved]
-    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(slope) for slope in slopes]))
-    rho = stepper.rho  # type: ignore[attr-defined]
+    params = [param for group in optimizer.param_groups for param in group["params"] if param.grad is not None]
+    gradients = [param.grad for param in params]
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]))
+    rho = optimizer.rho  # type: ignore[attr-defined]
     if rho and norm > 0:
-        here = [param.clone() for param in moved]
-        torch._foreach_add_(moved, torch._foreach_mul(slopes, float(rho / norm)))
+        start = [param.clone() for param in params]
+        torch._foreach_add_(params, torch._foreach_mul(gradients, float(rho / norm)))
         with torch.enable_grad():
             closure()
-        torch._foreach_copy_(moved, here)
+        torch._foreach_copy_(params, start)
     step()
     return loss
 
@@ -83,29 +83,29 @@ def _climb(stepper: torch.optim.Optimizer, step: Callable[[], object], closure: 
 plain_sgd = sgd()
 
 
-def separable(stepper: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer looks once, and moves each parameter by its own gradient alone."""
-    return type(stepper) in (SGD, ADAM) and "step" not in vars(stepper)  # SAM puts another step in its place
+def separable(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a step evaluates the loss once and updates each parameter from its own gradient alone."""
+    return type(optimizer) in (SGD, ADAM) and "step" not in vars(optimizer)  # SAM replaces `step` on the instance
 
 
 @contextmanager
-def in_passing(stepper: torch.optim.Optimizer) -> Iterator[None]:
-    """Within the block, a backward pass moves each parameter once its gradient is known, and forgets the gradient.
+def in_passing(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Within the block, update each parameter during the backward pass, and free its gradient at once.
 
-    The steps are the same to the bit where an optimizer is `separable`; there are never all gradients at once.
+    This saves the memory of all gradients. For a `separable` optimizer the steps are bitwise the same.
     """
 
-    def move(group: dict[str, Any], param: Tensor) -> None:
-        every, group["params"] = group["params"], [param]
+    def update(group: dict[str, Any], param: Tensor) -> None:
+        params, group["params"] = group["params"], [param]
         try:
-            stepper.step()
+            optimizer.step()
         finally:
-            group["params"] = every
+            group["params"] = params
         param.grad = None
 
     hooks = [
-        param.register_post_accumulate_grad_hook(partial(move, group))
-        for group in stepper.param_groups
+        param.register_post_accumulate_grad_hook(partial(update, group))
+        for group in optimizer.param_groups
         for param in group["params"]
     ]
     try:
@@ -116,67 +116,66 @@ def in_passing(stepper: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def constant() -> Schedule:
-    """The same learning rate in every round."""
-    return lambda played: 1.0
+    """Return a constant schedule."""
+    return lambda share: 1.0
 
 
 def cosine(end: float = 0.0) -> Schedule:
-    """From the whole learning rate down to `end` of it, along half a cosine."""
-    return lambda played: end + (1 - end) * (1 + math.cos(math.pi * played)) / 2
+    """Return a cosine schedule from 1 down to `end`."""
+    return lambda share: end + (1 - end) * (1 + math.cos(math.pi * share)) / 2
 
 
 def step(at: float = 0.8, factor: float = 0.1) -> Schedule:
-    """`factor` of the learning rate once `at` of the rounds are played."""
-    return lambda played: factor if played >= at else 1.0
+    """Return a schedule that drops to `factor` after the share `at` of the rounds."""
+    return lambda share: factor if share >= at else 1.0
 
 
-def is_sgd(stepper: torch.optim.Optimizer) -> bool:
+def is_sgd(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether steps are weighted sums of gradients: SGD with or without momentum, also inside SAM.
 
     Adam's steps are not: they are as long for small gradients as for large ones. Nesterov momentum and dampening, which
     `sgd` does not offer, weight gradients in another way.
     """
-    groups = stepper.param_groups
-    return isinstance(stepper, torch.optim.SGD) and not any(g["nesterov"] or g["dampening"] for g in groups)
+    groups = optimizer.param_groups
+    return isinstance(optimizer, torch.optim.SGD) and not any(g["nesterov"] or g["dampening"] for g in groups)
 
 
-def reach(stepper: torch.optim.Optimizer, steps: int, pull: float = 0.0) -> float:
-    """Compute how far a constant gradient of one carries a parameter, in learning rates.
+def reach(optimizer: torch.optim.Optimizer, steps: int, pull: float = 0.0) -> float:
+    """Compute how far a constant gradient of 1 moves a parameter, in units of the learning rate.
 
-    This is the 1-norm of FedNova's a_i: the number of steps for plain SGD, more with momentum, less if a proximal term
-    of strength `pull` draws the parameter back; momentum accumulates that term too. For optimizers other than SGD it is
-    the number of steps.
+    This is the 1-norm of FedNova's a_i: the number of steps for plain SGD, more with momentum, less with a proximal
+    term of strength `pull`, which momentum accumulates too. For optimizers other than SGD it is the number of steps.
     """
-    if not is_sgd(stepper):
+    if not is_sgd(optimizer):
         return float(steps)
-    group = stepper.param_groups[0]
-    moved = speed = 0.0
+    group = optimizer.param_groups[0]
+    distance = velocity = 0.0
     for _ in range(steps):
-        speed = group["momentum"] * speed + 1 - group["lr"] * pull * moved
-        moved += speed
-    return moved
+        velocity = group["momentum"] * velocity + 1 - group["lr"] * pull * distance
+        distance += velocity
+    return distance
 
 
-def travel(stepper: torch.optim.Optimizer, steps: int) -> float:
-    """Compute how far a constant gradient of one carries a parameter: a displacement divided by it is a mean gradient.
+def travel(optimizer: torch.optim.Optimizer, steps: int) -> float:
+    """Compute how far a constant gradient of 1 moves a parameter; a displacement divided by it is a mean gradient.
 
-    Return 0 if a displacement does not determine gradients: without SGD, or without one positive learning rate for all.
+    Return 0 if a displacement does not determine gradients: no SGD, several learning rates, or a rate of 0.
     """
-    rates = {float(group["lr"]) for group in stepper.param_groups}
-    return reach(stepper, steps) * rates.pop() if is_sgd(stepper) and len(rates) == 1 else 0.0
+    rates = {float(group["lr"]) for group in optimizer.param_groups}
+    return reach(optimizer, steps) * rates.pop() if is_sgd(optimizer) and len(rates) == 1 else 0.0
 
 
-def remember(stepper: torch.optim.Optimizer) -> Tree:
-    """What an optimizer knows of each parameter (momentum and the like), as a tree to keep."""
-    known = stepper.state_dict()["state"]
+def remember(optimizer: torch.optim.Optimizer) -> Tree:
+    """Return the optimizer's state per parameter (momentum and similar) as a tree."""
+    state = optimizer.state_dict()["state"]
     return {
-        str(place): {name: value.clone() for name, value in entry.items()}
-        for place, entry in known.items()
+        str(index): {name: value.clone() for name, value in entry.items()}
+        for index, entry in state.items()
         if all(isinstance(value, Tensor) for value in entry.values())
     }
 
 
-def recall(stepper: torch.optim.Optimizer, kept: Tree) -> None:
-    """Give back to an optimizer what an earlier one of the same kind knew."""
-    state = {int(place): {name: value.clone() for name, value in entry.items()} for place, entry in kept.items()}
-    stepper.load_state_dict({"state": state, "param_groups": stepper.state_dict()["param_groups"]})
+def recall(optimizer: torch.optim.Optimizer, saved: Tree) -> None:
+    """Load a state saved by `remember` into an optimizer of the same kind."""
+    state = {int(index): {name: value.clone() for name, value in entry.items()} for index, entry in saved.items()}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

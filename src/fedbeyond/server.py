@@ -1,4 +1,4 @@
-"""What a server says and hears: requests, replies, one round as a conversation, and how replies are weighed."""
+"""The server side of a method: requests, replies, a round as a generator, weightings, and the model store."""
 
 import re
 from collections import defaultdict, deque
@@ -11,153 +11,163 @@ from . import tree
 from .errors import StorageError
 from .tree import Tree
 
-MAX_WEIGHT = 10**12  # counts in replies: the largest that is plausible
-LATELY = 3  # rounds whose names count: this one, the last, whose checkpoint may be on its way, and the one before
+MAX_WEIGHT = 10**12  # largest plausible sample count in a reply
+KEPT_ROUNDS = 3  # entries stay for 3 rounds: current, last (checkpoint maybe not yet on disk), and the one before
 
 
 class Request(NamedTuple):
-    """One body for all that it is sent to."""
+    """A request that a server round yields: the same body for all receivers."""
 
-    kind: str  # which handler answers: "train", or a phase of the method's own
+    kind: str  # name of the client's handler: "train", or another phase of the method
     body: Tree
     to: tuple[str, ...]
-    quorum: int | None = None  # usable answers that are enough; None: as the gate has it
+    quorum: int | None = None  # minimum number of usable replies; None: the gate's default
 
 
 class Reply(NamedTuple):
-    """What one client answered."""
+    """The reply of one client."""
 
     client: str
     body: Tree
-    weight: float  # how much it counts in a mean; its number of training images until it is weighed
-    came: Tree | None = None  # the body as it came, if a wrapper has changed it
+    weight: float  # weight in a mean; the number of training images until a weighting replaces it
+    received: Tree | None = None  # the body as received, if a wrapper has changed it
 
     @property
     def own(self) -> Tree:
-        """What the client itself sent."""
-        return self.body if self.came is None else self.came
+        """The body that the client sent, before any wrapper changed it."""
+        return self.body if self.received is None else self.received
 
 
 class Failure(NamedTuple):
-    """No usable answer from a client, and why."""
+    """A client without a usable reply, and the reason."""
 
     client: str
     reason: str
     error: Exception | None = None
 
 
-class Shelf:
-    """Trees by owner (the method or wrapper that put them there) and name; in memory, if nothing else is given."""
+class ModelStore:
+    """Large trees of a run by owner (a method or wrapper) and name; in memory unless `entries` is given."""
 
     def __init__(self, entries: MutableMapping[str, Tree] | None = None) -> None:
         self.entries: MutableMapping[str, Tree] = {} if entries is None else entries
-        self._named: dict[str, deque[set[str]]] = defaultdict(lambda: deque(maxlen=LATELY))
+        self._named: dict[str, deque[set[str]]] = defaultdict(lambda: deque(maxlen=KEPT_ROUNDS))
 
     def put(self, owner: str, name: str, tree: Tree) -> None:
-        """Put a tree there, for good before this returns."""
-        self.entries[label(owner, name)] = tree
+        """Store a tree; it is completely written when this returns."""
+        self.entries[entry_name(owner, name)] = tree
 
     def get(self, owner: str, name: str) -> Tree:
-        """The tree that was put there."""
+        """Return a stored tree; raise `StorageError` if there is none."""
         try:
-            return self.entries[label(owner, name)]
+            return self.entries[entry_name(owner, name)]
         except KeyError:
             raise StorageError(
-                f"{owner} looks for {name} on a shelf that never held it; give all rounds of a run the same one, as in "
-                "Round(..., shelf=shelf)"
+                f"the model store has no entry {name!r} of {owner}; pass the same store to all rounds of a run: "
+                "Round(..., store=store)"
             ) from None
 
     def keep(self, owner: str, names: Iterable[str]) -> None:
-        """Say at the end of a round what of the owner's is named by the state before it or the state after it.
+        """Declare at the end of a round which entries the server state before or after it refers to; delete the others.
 
-        The rest may go, but for what was so named in the two rounds before: a stopped run may go on from there.
+        Entries declared in the two rounds before also stay: a stopped run may resume from there.
         """
-        lately = self._named[owner]
-        lately.append({label(owner, name) for name in names})
+        recent = self._named[owner]
+        recent.append({entry_name(owner, name) for name in names})
         for entry in [entry for entry in self.entries if entry.startswith(f"{owner}.")]:
-            if not any(entry in named for named in lately):
+            if not any(entry in named for named in recent):
                 del self.entries[entry]
 
 
-def label(owner: str, name: str) -> str:
-    """One name for both that any file system takes, however long or strange they are, and that is nobody else's."""
+def entry_name(owner: str, name: str) -> str:
+    """Return a unique name for an owner and a name that is valid as a file name on any system."""
     plain = re.sub(r"[^\w-]+", "-", name, flags=re.ASCII)[:80]
     return f"{owner}.{plain}-{sha256(name.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)
 class Round:
-    """Where we are in a run."""
+    """The current round, its clients, and the run it belongs to."""
 
     number: int  # from 0
     total: int
-    clients: tuple[str, ...]  # who takes part in this round
-    enrolled: tuple[str, ...]  # who could
-    seed: int = 0  # of the run, for servers that draw
-    run: str = ""  # which run it is, for sites that keep the states of several
-    shelf: Shelf = field(default_factory=Shelf)  # the run's, for what its server need not carry along in its state
+    clients: tuple[str, ...]  # clients of this round
+    enrolled: tuple[str, ...]  # all clients of the run
+    seed: int = 0  # seed of the run, for servers that draw random numbers
+    run: str = ""  # identifies the run: a site may keep states of several runs
+    store: ModelStore = field(default_factory=ModelStore)  # large trees that are not part of the server state
 
 
-class Post(NamedTuple):
-    """What goes with a request: which exchange of which run it is, and whose earlier answers were accepted."""
+class Envelope(NamedTuple):
+    """Metadata of a request: run, round, ticket of the exchange, and the last accepted reply of each client."""
 
     round: int
     ticket: int
     accepted: Mapping[str, int]  # client -> the ticket of its last accepted reply
     run: str = ""
 
-    def to(self, client: str) -> "Post":
-        """What one client need know of it."""
+    def to(self, client: str) -> "Envelope":
+        """Return the envelope with only this client's entry in `accepted`."""
         return self._replace(accepted={name: ticket for name, ticket in self.accepted.items() if name == client})
+
+    def to_dict(self, client: str) -> dict[str, Any]:
+        """Return what one client must know of it as JSON values, for a message or a worker process."""
+        return self.to(client)._asdict()
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Envelope":
+        """Return the envelope that `to_dict` described; KeyError, TypeError or ValueError if the record has none."""
+        accepted = {str(name): int(ticket) for name, ticket in dict(record["accepted"]).items()}
+        return cls(int(record["round"]), int(record["ticket"]), accepted, str(record["run"]))
 
 
 Conversation = Generator[Request, list[Reply], Tree]
 
 
 class Server(NamedTuple):
-    """The state a server starts with, and one round: yields requests, is sent replies, returns the next state."""
+    """A server: its initial state, and a round as a generator that yields requests and returns the next state."""
 
     init: Callable[[Tree], Tree]
     round: Callable[[Tree, Round], Conversation]
 
 
 class Weighting(NamedTuple):
-    """How much each training reply counts, and what to remember of it."""
+    """A weighting of training replies: its initial memory, and an update that returns weights and the next memory."""
 
     init: Callable[[tuple[str, ...]], Tree]
     update: Callable[[list[Reply], Tree, Round], tuple[list[float], Tree]]
 
 
-def forgetful(weigh: Callable[[Reply], float]) -> Weighting:
-    """A weighting that looks at each reply alone and remembers nothing."""
+def stateless(weigh: Callable[[Reply], float]) -> Weighting:
+    """Return a weighting that computes each weight from its reply alone."""
     return Weighting(lambda clients: {}, lambda replies, memory, now: ([weigh(r) for r in replies], memory))
 
 
-by_size = forgetful(lambda reply: reply.weight)
-uniform = forgetful(lambda reply: 1.0)
+by_size = stateless(lambda reply: reply.weight)
+uniform = stateless(lambda reply: 1.0)
 
 
 def mean(replies: list[Reply], key: str) -> Any:
-    """The weighted mean of what the replies hold under `key`."""
+    """Return the weighted mean of `key` over the replies."""
     return tree.mean([reply.body[key] for reply in replies], [reply.weight for reply in replies])
 
 
 def gather(kind: str, bank: Tree, now: Round, body: Tree | None = None) -> Conversation:
-    """`bank` with the answers to `kind` of those clients of this round who have not yet given theirs.
+    """Send `kind` to the clients of this round that are not in `bank` yet, and return `bank` with their replies.
 
-    For what is asked of a site once in a run: `bank = yield from gather("style", state["bank"], now)`. A site that
-    fails to answer is asked again in its next round.
+    Use it for a request that each site handles once in a run: `bank = yield from gather("style", state["bank"], now)`.
+    A site without a usable reply receives the request again in its next round.
     """
     new = tuple(client for client in now.clients if client not in bank)
     if not new:
         return bank
-    others = len(new) < len(now.clients)  # the round can go on without the new ones
+    others = len(new) < len(now.clients)  # then the round can continue even if no new client replies
     replies = yield Request(kind, body or {}, new, quorum=0 if others else 1)
     return bank | {reply.client: reply.body for reply in replies}
 
 
 def average(state: Tree, now: Round) -> Conversation:
-    """Send everything, train, take the mean of everything."""
+    """Send the whole state, train, and return the weighted mean of each of its entries."""
     replies = yield Request("train", state, now.clients)
     return {name: mean(replies, name) for name in state}
 

@@ -1,4 +1,4 @@
-"""How parts are spelled, in files and tables alike: `fedprox(mu=0.1)`, `fedsb:official`, `fedavg+ga`."""
+"""Parse and write specifications of methods and other parts: `fedprox(mu=0.1)`, `fedsb:official`, `fedavg+ga`."""
 
 import json
 import re
@@ -10,11 +10,11 @@ from .errors import ConfigError
 
 PART = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?::(?P<preset>[\w.-]+))?(?:\((?P<options>.*)\))?", re.DOTALL)
 
-POOLED = "pooled"  # the name of the one site, where the data of all are in one place
+POOLED = "pooled"  # the name of the single site of a pooled run, which holds all data
 
 
 class Part(NamedTuple):
-    """A registered name, perhaps one of its presets, and options that differ from it."""
+    """A registered name, one of its presets, and the options that override the preset."""
 
     name: str
     preset: str = "default"
@@ -27,34 +27,36 @@ class Part(NamedTuple):
 
 
 def parse(text: str) -> tuple[Part, ...]:
-    """The parts of a spelling, in the order they are applied."""
+    """Parse a specification into its parts, in the order they are applied."""
     return tuple(_part(piece.strip(), text) for piece in _split(text, "+"))
 
 
 def spell(parts: tuple[Part, ...]) -> str:
-    """The canonical spelling, which names a method in tables and folders."""
+    """Return the canonical specification of `parts`, which names a method in tables and folders."""
     return "+".join(str(part) for part in parts)
 
 
 def from_table(table: Mapping[str, Any]) -> str:
-    """The spelling of a TOML table: `name`, `preset`, options, and a table of options for each further part."""
+    """Return the specification of a TOML table: `name`, `preset`, options, and a table for each further part."""
     if not isinstance(table.get("name"), str):
-        raise ConfigError(f"a table that describes a part needs a 'name', got {dict(table)}")
+        raise ConfigError(f"a table that describes a part needs a 'name', got {dict(table)}; add name = '...'")
     first, *others = parse(table["name"])
     rest = {key: value for key, value in table.items() if key not in ("name", "preset")}
-    own = {key: rest.pop(key) for key in list(rest) if not isinstance(rest[key], dict)}
-    parts = [Part(first.name, table.get("preset", first.preset), {**first.options, **own})]
+    first_options = {key: rest.pop(key) for key in list(rest) if not isinstance(rest[key], dict)}
+    parts = [Part(first.name, table.get("preset", first.preset), {**first.options, **first_options})]
     for part in others:
         options = dict(rest.pop(part.name, {}))
         preset = options.pop("preset", part.preset)
         parts.append(Part(part.name, preset, {**part.options, **options}))
     if rest:
-        raise ConfigError(f"{table['name']!r} has no part called {', '.join(map(repr, rest))}")
+        raise ConfigError(
+            f"{table['name']!r} has no part called {', '.join(map(repr, rest))}; add it to 'name' or delete its table"
+        )
     return spell(tuple(parts))
 
 
 def to_table(text: str) -> dict[str, Any]:
-    """The inverse of `from_table`, so that `--set method.mu=0.1` can reach inside a spelling."""
+    """Invert `from_table`, so that `--set method.mu=0.1` can change an option inside a specification."""
     first, *others = parse(text)
     table: dict[str, Any] = {"name": "+".join(part.name for part in (first, *others)), "preset": first.preset}
     table |= first.options
@@ -64,20 +66,20 @@ def to_table(text: str) -> dict[str, Any]:
 
 
 def _part(piece: str, text: str) -> Part:
-    found = PART.fullmatch(piece)
-    if not found:
-        raise ConfigError(f"cannot read {piece!r} in {text!r}; spell it as name, name(key=value) or name+name")
+    match = PART.fullmatch(piece)
+    if not match:
+        raise ConfigError(f"cannot read {piece!r} in {text!r}; write it as name, name(key=value) or name+name")
     options = {}
-    for pair in filter(str.strip, _split(found["options"] or "", ",")):
+    for pair in filter(str.strip, _split(match["options"] or "", ",")):
         key, equals, value = pair.partition("=")
         if not equals:
-            raise ConfigError(f"cannot read {pair.strip()!r} in {text!r}; options are spelled key=value")
+            raise ConfigError(f"cannot read {pair.strip()!r} in {text!r}; write options as key=value")
         options[key.strip()] = read_value(value.strip())
-    return Part(found["name"], found["preset"] or "default", options)
+    return Part(match["name"], match["preset"] or "default", options)
 
 
 def read_value(text: str) -> Any:
-    """A TOML value; a bare word is a string, `none` is None."""
+    """Parse a TOML value; a bare word is a string, `none` is None."""
     if text == "none":
         return None
     try:
@@ -87,7 +89,7 @@ def read_value(text: str) -> Any:
 
 
 def spell_value(value: Any) -> str:
-    """A value as it is written in a spelling: the inverse of `read_value`."""
+    """Write a value as in a specification: the inverse of `read_value`."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -99,30 +101,30 @@ def spell_value(value: Any) -> str:
 
 
 def _quote(text: str) -> str:
-    """A TOML string: literal if it can be, escaped as in JSON otherwise."""
+    """Write a TOML string: literal if possible, otherwise escaped as in JSON."""
     return f"'{text}'" if "'" not in text and text.isprintable() else json.dumps(text)
 
 
 def _split(text: str, mark: str) -> Iterator[str]:
-    """`text` cut at `mark`, but not inside brackets or quotes."""
+    """Split `text` at `mark`, but not inside brackets or quotes."""
     depth, quote, escaped, begin = 0, "", False, 0
-    for place, letter in enumerate(text):
+    for index, character in enumerate(text):
         if quote:
-            if not escaped and letter == quote:
+            if not escaped and character == quote:
                 quote = ""
-            escaped = not escaped and letter == "\\" and quote == '"'
-        elif letter in "'\"":
-            quote = letter
-        elif letter in "([{":
+            escaped = not escaped and character == "\\" and quote == '"'
+        elif character in "'\"":
+            quote = character
+        elif character in "([{":
             depth += 1
-        elif letter in ")]}":
+        elif character in ")]}":
             depth -= 1
-        elif letter == mark and depth == 0:
-            yield text[begin:place]
-            begin = place + 1
+        elif character == mark and depth == 0:
+            yield text[begin:index]
+            begin = index + 1
     yield text[begin:]
 
 
 def unseen_domains(target: str | None) -> tuple[str, ...]:
-    """The domains that a target names."""
+    """Return the domain names in a target: `photo+sketch` names two."""
     return tuple(target.split("+")) if target else ()

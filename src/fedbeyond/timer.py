@@ -1,4 +1,4 @@
-"""Where the seconds of a run go: a stopwatch that is always in one part, and off unless somebody asks."""
+"""A timer that measures how long a run spends in each named section; off unless `timing` is active."""
 
 import time
 from collections import defaultdict
@@ -7,58 +7,59 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-REST = "all else"
+REST = "other"
 NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-class Stopwatch:
-    """Seconds by part; a part inside another stops the other one's clock."""
+class Timer:
+    """Seconds by section; a nested section pauses the section around it."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.now, self.since = REST, time.perf_counter()
 
     def turn(self, name: str) -> str:
-        """Go over to another part; the one that was left."""
+        """Switch to another section and return the name of the previous one."""
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # else its time would count where somebody waits for it
-        left, now = self.now, time.perf_counter()
-        self.seconds[left] += now - self.since
+            torch.cuda.synchronize()  # else GPU time would count in the section that waits for it
+        previous, now = self.now, time.perf_counter()
+        self.seconds[previous] += now - self.since
         self.now, self.since = name, now
-        return left
+        return previous
 
     @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        left = self.turn(name)
+    def section(self, name: str) -> Iterator[None]:
+        """Count the time inside the block as section `name`."""
+        previous = self.turn(name)
         try:
             yield
         finally:
-            self.turn(left)
+            self.turn(previous)
 
 
-running: Stopwatch | None = None
+active: Timer | None = None
 
 
-def part(name: str) -> AbstractContextManager[None]:
-    """A stretch of work, timed if somebody asked."""
-    return running.part(name) if running else NOTHING
+def section(name: str) -> AbstractContextManager[None]:
+    """Count the time inside the block as section `name`, if a timer is active."""
+    return active.section(name) if active else NOTHING
 
 
 @contextmanager
-def timing() -> Iterator[Stopwatch]:
-    """A stopwatch that runs until the block is left."""
-    global running
-    running = watch = Stopwatch()
+def timing() -> Iterator[Timer]:
+    """Activate a timer for the block, and yield it."""
+    global active
+    active = timer = Timer()
     try:
-        yield watch
+        yield timer
     finally:
-        watch.turn(REST)
-        running = None
+        timer.turn(REST)
+        active = None
 
 
-def told(seconds: dict[str, float]) -> Iterator[str]:
-    """Lines for people, the longest part first."""
+def format_sections(seconds: dict[str, float]) -> Iterator[str]:
+    """Yield one line per section, the longest first, then the total."""
     total = sum(seconds.values())
     for name, spent in sorted(seconds.items(), key=lambda item: -item[1]):
         yield f"  {name:20} {spent:9.2f} s {spent / total:6.1%}"
-    yield f"  {'in all':20} {total:9.2f} s"
+    yield f"  {'total':20} {total:9.2f} s"

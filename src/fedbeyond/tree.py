@@ -13,7 +13,7 @@ Node = TypeVar("Node", Tree, Tensor)
 
 
 def map(function: Callable[..., Any], *nodes: Any) -> Any:
-    """Apply `function` to the leaves that stand at the same place in each of `nodes`."""
+    """Apply `function` to the leaves at the same path in each of `nodes`, and return the tree of results."""
     first, *others = nodes
     if not isinstance(first, dict):
         return function(*nodes)
@@ -24,64 +24,65 @@ def map(function: Callable[..., Any], *nodes: Any) -> Any:
 
 
 def add(a: Node, b: Node) -> Node:
-    """a + b, leaf by leaf."""
+    """Return a + b, leaf by leaf."""
     return map(torch.add, a, b)  # type: ignore[no-any-return]
 
 
 def sub(a: Node, b: Node) -> Node:
-    """a - b, leaf by leaf."""
+    """Return a - b, leaf by leaf."""
     return map(torch.sub, a, b)  # type: ignore[no-any-return]
 
 
 def scale(factor: float | Tensor, a: Node) -> Node:
-    """factor * a, leaf by leaf."""
+    """Return factor * a, leaf by leaf."""
     return map(lambda leaf: factor * leaf, a)  # type: ignore[no-any-return]
 
 
 def to(device: str, a: Node) -> Node:
-    """The same tree on a device; on its own device it is the tree itself."""
+    """Return the tree on `device`; leaves that are already there are not copied."""
     return map(lambda leaf: leaf.to(device), a)  # type: ignore[no-any-return]
 
 
 def zeros(a: Node) -> Node:
-    """A tree of the same shape, all zero."""
+    """Return a tree of zeros with the same keys, shapes and dtypes."""
     return map(torch.zeros_like, a)  # type: ignore[no-any-return]
 
 
 def leaves(a: Any) -> list[Tensor]:
-    """The tensors of a tree, in its order."""
+    """Return the tensors of a tree, in the order of its keys."""
     return [leaf for child in a.values() for leaf in leaves(child)] if isinstance(a, dict) else [a]
 
 
 def dot(a: Node, b: Node) -> Tensor:
-    """The sum of the products of all numbers of `a` and `b`."""
+    """Return the inner product of two trees: the sum over all leaves of `a * b`."""
     products: list[Tensor] = []
     map(lambda x, y: products.append((x * y).sum()), a, b)
     return torch.stack(products).sum() if products else torch.zeros(())
 
 
 def size(a: Any) -> int:
-    """Bytes that the tensors of a tree take."""
+    """Return the size of all tensors of a tree in bytes."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(a))
 
 
 def digest(a: Tree) -> bytes:
-    """Names a tree by all it holds, in whatever order."""
-    told = sha256()
+    """Return a SHA-256 digest of paths, dtypes, shapes and values; the order of keys does not matter."""
+    checksum = sha256()
     for path, leaf in sorted(flatten(a).items(), key=itemgetter(0)):
-        told.update(f"{path} {leaf.dtype} {tuple(leaf.shape)} ".encode() + leaf.contiguous().numpy().tobytes())
-    return told.digest()
+        checksum.update(f"{path} {leaf.dtype} {tuple(leaf.shape)} ".encode() + leaf.contiguous().numpy().tobytes())
+    return checksum.digest()
 
 
 def contiguous_copy(tensor: Tensor) -> Tensor:
-    """A copy of its own, laid out row by row."""
+    """Return a detached copy in contiguous (row-major) layout."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 class Mean:
-    """A weighted mean of trees that takes them in one by one; of counters (integers, as BatchNorm has) the largest.
+    """A running weighted mean of trees; integer leaves (BatchNorm counters) get the maximum instead.
 
-    It moves towards each tree by the tree's share of the weight so far: what is the same in all stays exactly the same.
+    Each new tree moves the result by its share of the total weight so far (lerp), so leaves that are equal in all trees
+    stay bitwise equal.
     """
 
     def __init__(self, copy: Callable[[Tensor], Tensor] = contiguous_copy) -> None:
@@ -90,7 +91,7 @@ class Mean:
         self.total, self.count = 0.0, 0
 
     def add(self, node: Any, weight: float) -> None:
-        """Take in another tree; it is not kept."""
+        """Update the mean with another tree; no reference to the tree is kept."""
         self.count += 1
         self.total += weight
         if self.result is None:
@@ -98,38 +99,38 @@ class Mean:
             return
         share = weight / self.total if self.total else 0.0
         pairs: list[tuple[Tensor, Tensor]] = []
-        map(lambda own, other: pairs.append((own, other)), self.result, node)
-        moving = [(own, other) for own, other in pairs if own.is_floating_point()]
-        if moving:
-            owns, others = zip(*moving, strict=True)
-            torch._foreach_lerp_(list(owns), list(others), share)
-        for own, other in pairs:
-            if not own.is_floating_point():  # the mean of integers is not one
-                torch.maximum(own, other, out=own)
+        map(lambda current, other: pairs.append((current, other)), self.result, node)
+        floating = [(current, other) for current, other in pairs if current.is_floating_point()]
+        if floating:
+            currents, others = zip(*floating, strict=True)
+            torch._foreach_lerp_(list(currents), list(others), share)
+        for current, other in pairs:
+            if not current.is_floating_point():  # the mean of integers is not an integer
+                torch.maximum(current, other, out=current)
 
 
 def mean(nodes: Iterable[Node], weights: Sequence[float]) -> Node:
-    """The weighted mean of trees; of counters the largest."""
-    made = Mean()
+    """Return the weighted mean of trees; integer leaves get the maximum instead."""
+    running = Mean()
     for node, weight in zip(nodes, weights, strict=True):
-        made.add(node, weight)
-    if not made.total > 0:
-        raise ValueError(f"a mean needs weights that sum to more than zero, not {list(weights)}")
-    return made.result  # type: ignore[no-any-return]
+        running.add(node, weight)
+    if not running.total > 0:
+        raise ValueError(f"a mean needs weights with a positive sum, got {list(weights)}")
+    return running.result  # type: ignore[no-any-return]
 
 
 def flatten(a: Tree) -> dict[str, Tensor]:
-    """{"a": {"b": x}, "c": {}} -> {"a/b": x, "c/": empty}: one level, as files and wires want it."""
+    """Flatten to one level for files and messages: {"a": {"b": x}, "c": {}} -> {"a/b": x, "c/": empty}."""
     flat: dict[str, Tensor] = {}
 
     def visit(node: Any, path: str) -> None:
         if not isinstance(node, dict):
             flat[path] = node
         elif not node:
-            flat[f"{path}/"] = torch.empty(0)  # an empty branch is kept
+            flat[f"{path}/"] = torch.empty(0)  # marks an empty branch, so that `unflatten` restores it
         for key, child in node.items() if isinstance(node, dict) else ():
             if not key or "/" in key:
-                raise ValueError(f"a tree's keys are non-empty and without '/', not {key!r}")
+                raise ValueError(f"keys of a tree must be non-empty and must not contain '/', got {key!r}")
             visit(child, f"{path}/{key}" if path else key)
 
     visit(a, "")
@@ -137,7 +138,7 @@ def flatten(a: Tree) -> dict[str, Tensor]:
 
 
 def unflatten(flat: dict[str, Tensor]) -> Tree:
-    """The inverse of `flatten`."""
+    """Invert `flatten`."""
     root: Tree = {}
     for path, leaf in flat.items():
         *folders, name = path.split("/")

@@ -2,19 +2,19 @@
 
 import pytest
 
-from fedbeyond.cli.catalogue import HEAD, keeps, listing, row
+from fedbeyond.cli.catalogue import HEAD, listing, private_entries, row
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import registry
 from fedbeyond.experiment.papers import paper
 from support.paths import ROOT
 
 DOCS = ROOT / "docs"
-PARTS = [(shelf, name) for shelf in ("methods", "wrappers") for name in registry.SHELVES[shelf]]
+PARTS = [(group, name) for group in ("methods", "wrappers") for name in registry.REGISTRY[group]]
 
 
-@pytest.mark.parametrize(("shelf", "name"), PARTS)
-def test_every_method_has_a_paper_with_authors_and_a_year(shelf, name):
-    found = paper(shelf, name)
+@pytest.mark.parametrize(("group", "name"), PARTS)
+def test_every_method_has_a_paper_with_authors_and_a_year(group, name):
+    found = paper(group, name)
     if name == "local":
         assert found is None
     else:
@@ -24,26 +24,26 @@ def test_every_method_has_a_paper_with_authors_and_a_year(shelf, name):
 
 def test_a_row_is_what_was_seen():
     told = dict(zip(HEAD, row("methods", "scaffold"), strict=True))
-    assert told["leaves a site"] == "model, control" and told["kept at a site"] == "control"
-    assert (told["paper"], told["year"], told["goes with"]) == ("Karimireddy et al., ICML", "2020", "all")
+    assert told["sent"] == "model, control" and told["private state"] == "control"
+    assert (told["paper"], told["year"], told["wrappers"]) == ("Karimireddy et al., ICML", "2020", "all")
     told = dict(zip(HEAD, row("methods", "feddag"), strict=True))
-    assert told["further phases"] == "sha_score" and told["goes with"].startswith("all but ga, sha")
+    assert told["extra phases"] == "sha_score" and told["wrappers"].startswith("all except ga, sha")
     assert row("methods", "erm")[3] == "all images and labels"
     assert row("wrappers", "ga")[3] == "ga_received (scalars), ga_trained (scalars)"
-    assert keeps(registry.build("fedavg")) == set()
+    assert private_entries(registry.build("fedavg")) == set()
 
 
 def test_the_tables_in_the_docs_are_those_of_the_command():
     page = (DOCS / "methods.md").read_text()
-    for shelf in ("methods", "wrappers"):
-        (told,) = listing(shelf, "markdown")
-        assert told in page, f"put the output of `fedbeyond list {shelf} --format markdown` into docs/methods.md"
+    for group in ("methods", "wrappers"):
+        (told,) = listing(group, "markdown")
+        assert told in page, f"put the output of `fedbeyond list {group} --format markdown` into docs/methods.md"
 
 
 def test_one_name_is_told_in_full():
     told = "\n".join(listing("fedsb"))
     assert "Soltany, Pourpanah" in told and "smoothing = 0.1, official 0.01" in told
-    assert "fedsb (transform)" in told  # another shelf has the name too
+    assert "fedsb (transform)" in told  # another group has the name too
     assert "momentum = 0.0" in "\n".join(listing("sgd"))
 
 
@@ -55,4 +55,4 @@ def test_what_is_not_there_is_named_with_the_nearest():
 
 
 def test_there_are_at_least_forty_methods():
-    assert len(registry.SHELVES["methods"]) >= 40
+    assert len(registry.REGISTRY["methods"]) >= 40

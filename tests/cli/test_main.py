@@ -87,7 +87,7 @@ def test_the_next_run_is_one_of_an_unknown_method_then_one_that_takes_longest(tm
     waiting = {folder: (place, cell) for place, (cell, folder) in enumerate(todo, 1)}
     order = []
     while waiting:
-        folder = bench.longest(waiting, todo)
+        folder = bench.next_run(waiting, todo)
         _, cell = waiting.pop(folder)
         order.append((cell.method, cell.target))
         folder.mkdir(parents=True)
@@ -110,7 +110,7 @@ def test_two_processes_share_a_bench_and_find_what_one_finds(call, tmp_path):
 def test_a_method_that_breaks_down_does_not_stop_the_others(call, tmp_path):
     grid = ["--set", 'bench.methods=["fedprox(mu=1e30)", "fedavg"]', "--set", 'bench.targets=["photo"]']
     code, _, err = call("bench", *SMALL, *grid, *ALONE, "--out", tmp_path)
-    assert code == 2 and "1 of 2 runs broke down: fedprox(mu=1e+30), photo unseen" in err
+    assert code == 2 and "1 of 2 runs failed: fedprox(mu=1e+30), photo unseen" in err
     assert (tmp_path / "fedavg" / "photo" / "seed-0" / "done").exists()
 
 
@@ -192,20 +192,20 @@ BAD = {
     "a missing folder": (["run", "-t", "a", "--set", "data=folder(root=/no/such)"], "/no/such: no such folder"),
     "no target": (["run"], "choose the unseen domain among"),
     "an unknown target": (["run", "-t", "fresco"], "no domain 'fresco'"),
-    "zero rounds": (["run", "-t", "photo", "--set", "train.rounds=0"], "train.rounds = 0 does not fit"),
+    "zero rounds": (["run", "-t", "photo", "--set", "train.rounds=0"], "train.rounds = 0 is not valid"),
     "a missing file": (["bench", "none.toml"], "cannot read none.toml"),
     "an unknown method in a bench": (["bench", "--set", "bench.methods=['fedsbb']"], "did you mean 'fedsb'"),
     "an unknown device": (["run", "-t", "photo", "--device", "abacus"], "try --device cpu"),
-    "an unknown shelf": (["list", "shoes"], "nothing to list under 'shoes'"),
+    "an unknown group": (["list", "shoes"], "nothing to list under 'shoes'"),
     "an unknown format": (["report", ".", "--format", "pdf"], "format 'pdf' is not known"),
     "results that are not there": (["report", "runs"], "cannot read runs"),
     "a plugin that is not there": (["run", "-t", "photo", "--set", "plugins=['nosuch']"], "nosuch cannot be loaded"),
     "a picture of no kind": (
         ["data", "show", "styles(share=0.02)", "--out", "x.xyz"],
-        "call the picture something.png",
+        "give --out a file name that ends in .png",
     ),
-    "a network of no width": (["run", "-t", "photo", "--set", "network=convnet(width=0)"], "width=0 does not fit"),
-    "a budget of nothing": (["run", "-t", "photo", "-m", "fedsb(budget=0)"], "does not fit"),
+    "a network of no width": (["run", "-t", "photo", "--set", "network=convnet(width=0)"], "width=0 is not valid"),
+    "a budget of nothing": (["run", "-t", "photo", "-m", "fedsb(budget=0)"], "is not valid"),
     "a missing plugin": (["run", "-t", "photo", "--set", "plugins=['no.py']"], "no.py is not a file"),
 }
 
@@ -245,7 +245,7 @@ def test_a_disk_that_takes_no_more_is_told_and_nothing_is_lost(tmp_path):
     words = [sys.executable, "-m", "fedbeyond", "run", "-t", "photo", *SMALL, "--out", str(tmp_path)]
     ended = subprocess.run(words, preexec_fn=little_room, capture_output=True, text=True, check=False)
     assert ended.returncode == 2 and ended.stderr.count("error: ") == 1
-    assert "File too large; make room or choose another --out" in ended.stderr.splitlines()[-1]
+    assert "File too large; free disk space or choose another --out" in ended.stderr.splitlines()[-1]
     assert subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
@@ -270,9 +270,9 @@ def test_ctrl_c_says_how_to_go_on(call, tmp_path, monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "describe", interrupted)
+    monkeypatch.setattr(runner, "describe_round", interrupted)
     code, _, err = call("run", "-t", "photo", *SMALL, "--out", tmp_path)
-    assert code == 130 and "give the same command again to go on" in err
+    assert code == 130 and "give the same command again to resume" in err
 
 
 def test_what_may_not_be_read_is_a_line_and_no_traceback(monkeypatch, capsys):

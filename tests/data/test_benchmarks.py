@@ -91,7 +91,7 @@ def test_domainnet_has_ten_classes_or_all(tmp_path):
     every = dataset("domainnet", tmp_path, classes="all")
     assert every.classes == ("airplane", "ice cream", "zebra", "Zigzag")
     assert every.images["sketch"][1].tolist() == [0, 1, 2, 3] and every.images["real"][1].tolist() == [0, 1, 2]
-    with pytest.raises(ConfigError, match=r"classes='some' does not fit.*'ten' or 'all'"):
+    with pytest.raises(ConfigError, match=r"classes='some' is not valid.*'ten' or 'all'"):
         dataset("domainnet", tmp_path, classes="some")
 
 
@@ -149,7 +149,7 @@ def test_a_plan_without_data_is_that_with_data_but_for_the_images(tmp_path):
     there, missing = told(tmp_path / "there"), told(tmp_path / "none")
     assert "  cartoon              13 / 1   or unseen, all 14   majority class 14%" in there
     assert f"data: not found ({tmp_path / 'none'}: no such folder; expected" in missing[1]
-    assert missing[1].endswith("planned from what is known of pacs")
+    assert missing[1].endswith("planned from the known facts of pacs")
     assert "domains: art_painting, cartoon, photo, sketch" in missing
     assert there[there.index("") - 2 : there.index("")] == missing[2:4] and "8 runs of 20 rounds" in missing[0]
     first = next(line for line in there if line.startswith("fedavg: convnet with"))

@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 from fedbeyond.classifier import measure
-from fedbeyond.data.check.scan import fault
-from fedbeyond.data.datasets._folder import folder, found
+from fedbeyond.data.check.scan import decode_error
+from fedbeyond.data.datasets._folder import folder, list_folder
 from fedbeyond.data.storage import cache
 from fedbeyond.data.storage.cache import load
 from fedbeyond.data.storage.listing import Files, Listing, Records
@@ -193,7 +193,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_stopped(tmp_path, place):
     told = ended.communicate()[1]
     again = seen(tmp_path / "two")
     assert again == list(range(16, 40))
-    assert "decoding a: 24 images, 1,800 bytes into" in told and "(16 more are there)" in told
+    assert "decoding a: 24 images, 1,800 bytes into" in told and "(16 are decoded already)" in told
     images = folder(str(root), size=5).images["a"][0].numpy()
     assert np.array_equal(images, np.stack([by_pil(file, 5) for file in sorted(root.rglob("*.png"))]))
     assert not list(place.glob("*.partial"))
@@ -230,7 +230,7 @@ def test_too_little_room_is_refused_before_anything_is_decoded(tmp_path, place, 
     little = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: little)
     with pytest.raises(
-        StorageError, match=r"decoding a, b needs 1,800 bytes in .*cache, where 1,000 bytes are free; m"
+        StorageError, match=r"decoding a, b needs 1,800 bytes in .*cache, where 1,000 bytes are free; f"
     ):
         folder(str(root), size=5)
     assert list(place.iterdir()) == []
@@ -248,7 +248,7 @@ def test_a_disk_that_fills_up_is_told(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
 
         patch.setattr(os, "fsync", full)
-        with pytest.raises(StorageError, match=r"No space left on device; make room .* FEDBEYOND_CACHE"):
+        with pytest.raises(StorageError, match=r"No space left on device; free some space.* FEDBEYOND_CACHE"):
             folder(str(root), size=5)
     assert len(folder(str(root), size=5).images["a"][0]) == 12
 
@@ -275,7 +275,7 @@ def test_a_cache_that_cannot_be_written_is_told_and_one_that_is_full_of_use_is_e
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     root = make(tmp_path / "data")
-    listing = found(str(root))
+    listing = list_folder(str(root))
     path = root / "b" / "dog" / "0002.png"
     path.write_bytes(path.read_bytes()[:60])
     with pytest.raises(DataError, match=r"0002\.png: cannot be read as an image .* remove or replace it"):
@@ -292,7 +292,7 @@ def test_pixels_that_do_not_fit_into_bytes_are_refused_not_cut_off(tmp_path, kin
     Image.fromarray(np.linspace(0, 4095, 64).reshape(8, 8).astype(kind)).save(path)
     with pytest.raises(DataError, match=rf"scan\.{ending}: .*more than 8 bits a pixel.*; write it with 8 bits"):
         folder(str(root), size=5)
-    assert fault(path.read_bytes()).startswith("more than 8 bits a pixel")
+    assert decode_error(path.read_bytes()).startswith("more than 8 bits a pixel")
 
 
 def test_the_cache_is_the_users_unless_another_is_named(monkeypatch):
@@ -323,11 +323,11 @@ def test_many_images_are_listed_and_decoded_with_few_files_open(tmp_path):
 
 def test_a_set_larger_than_memory_is_read_from_disk(tmp_path):
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    slot = cache.Slot("a", tmp_path / "a.pixels", 2 * memory // (3 * 64 * 64), 64, "")
+    slot = cache.CacheFile("a", tmp_path / "a.pixels", 2 * memory // (3 * 64 * 64), 64, "")
     with open(slot.path, "wb") as file:
         file.truncate(slot.rows * slot.row)  # takes no room: nothing is written
     view = View([cache.view(slot)], [torch.arange(slot.rows - 5, slot.rows)])
-    assert slot.whole and view[torch.tensor([4, 0])].shape == (2, 3, 64, 64)
+    assert slot.complete and view[torch.tensor([4, 0])].shape == (2, 3, 64, 64)
 
 
 def test_a_view_reads_as_the_tensor_it_stands_for():

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedbeyond.cli import main
 from fedbeyond.data.check.check import check
-from fedbeyond.data.check.findings import expected, wrong_counts
+from fedbeyond.data.check.findings import closest_release, wrong_counts
 from fedbeyond.data.check.info import info
 from fedbeyond.data.datasets import facts
 from fedbeyond.data.datasets._benchmarks import KNOWN
@@ -63,8 +63,8 @@ def write_lists(root, bases, ending="_kfold.txt"):
 def test_a_whole_copy_has_its_numbers_a_picture_and_no_finding(pacs, call, tmp_path):
     code, out, _ = call("check", pacs, "--out", tmp_path / "grid.png")
     assert code == 0 and f"{pacs}: pacs, folders of domain/class/image\n4 domains, 7 classes\n" in out
-    assert "  sketch          2         2        2       2      2      2       2   14     14\n" in out
-    assert out.endswith(f"picture: {tmp_path / 'grid.png'}\nall is well\n") and "to do" not in out
+    assert "  sketch          2         2        2       2      2      2       2   14        14\n" in out
+    assert out.endswith(f"picture: {tmp_path / 'grid.png'}\nno findings\n") and "to do" not in out
     with Image.open(tmp_path / "grid.png") as grid:
         assert grid.width > 7 * 3 * 64
 
@@ -104,34 +104,32 @@ def spoilt(pacs, how):
 
 
 FINDINGS = {
-    "a deleted image": ["missing: 1 image fewer than known\n  photo/dog: 1, known are 2\n  to do: unpack"],
+    "a deleted image": ["missing: 1 image fewer than expected\n  photo/dog: 1, expected 2\n  to do: unpack"],
     "a truncated image": ["corrupt: 1 image cannot be decoded\n  photo/dog/0.jpg: truncated\n  to do"],
     "an empty image": ["corrupt: 1 image cannot be decoded\n  photo/dog/0.jpg: empty\n  to do: replace"],
-    "a text that is called an image": ["corrupt: 1 image cannot be decoded\n  photo/dog/0.jpg: no image\n"],
+    "a text that is called an image": ["corrupt: 1 image cannot be decoded\n  photo/dog/0.jpg: not an image\n"],
     "a renamed class": [
-        "unknown class: 1 folder of no known name\n  sketch/gitarre, 2 images: as many as guitar should have\n",
-        "missing: 2 images fewer than known\n  sketch/guitar: 0, known are 2",
+        "unknown class: 1 folder with unknown names\n  sketch/gitarre, 2 images: the number expected of guitar\n",
+        "missing: 2 images fewer than expected\n  sketch/guitar: 0, expected 2",
     ],
     "a list from 1": [
-        "labels from 1: 1 of 1 lists begin with 1, read as 0 to 6\n  photo_train_kfold.txt\n  to do: here"
+        "labels from 1: 1 of 1 lists begin with 1, read as 0 to 6\n  photo_train_kfold.txt\n  to do: fedbeyond"
     ],
     "a list from 1 among others": [
         "labels from 1: 1 of 4 lists begin with 1, read as 0 to 6\n  cartoon_train_kfold.txt\n"
     ],
-    "a wrong label in a list": [
-        "photo/house/1.jpg is 2, expected 5 (house); mend the list\n  to do: mend what is named"
-    ],
-    "a text among images": ["no images: 1 other file among the images\n  photo/house/notes.txt\n  to do: move"],
+    "a wrong label in a list": ["photo/house/1.jpg is 2, expected 5 (house); fix the list\n  to do: fix it"],
+    "a text among images": ["not images: 1 other file among the images\n  photo/house/notes.txt\n  to do: move"],
     "a copy in the same class": [
-        "too many: 1 image more than known\n  photo/dog: 3, known are 2",
+        "too many: 1 image more than expected\n  photo/dog: 3, expected 2",
         "duplicates: 1 image more than once in one class of a domain\n  photo/dog/0.jpg = photo/dog/9.jpg\n",
     ],
     "a copy in another domain": [
-        "too many: 1 image more than known",
+        "too many: 1 image more than expected",
         "duplicates: 1 image in more than one domain\n  photo/dog/9.jpg = sketch/dog/0.jpg\n",
     ],
     "a copy in another class": ["mislabelled: 1 image in more than one class\n  photo/dog/0.jpg = photo/horse/0.jpg\n"],
-    "a listed image that is gone": ["missing: 1 image listed and not there\n  photo/dog/0.jpg\n  to do: copy"],
+    "a listed image that is gone": ["missing: 1 image listed, but not on disk\n  photo/dog/0.jpg\n  to do: copy"],
 }
 
 
@@ -155,7 +153,7 @@ def test_a_picture_is_drawn_without_what_cannot_be_opened(pacs, call, tmp_path):
 def test_the_lists_that_pacs_comes_with_are_a_note(pacs):
     write_lists(pacs, dict.fromkeys(DOMAINS, 1))
     out, well = check(pacs)
-    assert well and "note: labels from 1: 4 of 4 lists begin with 1" in out and "nothing: PACS is given out so" in out
+    assert well and "note: labels from 1: 4 of 4 lists begin with 1" in out and "nothing: PACS is released so" in out
     noise(pacs / "photo" / "dog" / "unlisted.jpg")
     out, well = check(pacs)
     assert well and "note: not read: 1 image in no class folder or no list\n  photo/dog/unlisted.jpg\n" in out
@@ -165,7 +163,7 @@ def test_the_lists_that_pacs_comes_with_are_a_note(pacs):
     for path in pacs.glob("*.txt"):
         path.rename(path.with_name(path.name.replace("_kfold", "")))
     out, well = check(pacs)
-    assert not well and "4 of 4 lists begin with 1" in out and "take 1 off each label" in out
+    assert not well and "4 of 4 lists begin with 1" in out and "subtract 1 before" in out
 
 
 def test_duplicates_that_a_dataset_is_given_out_with_are_a_note(pacs, monkeypatch):
@@ -177,14 +175,14 @@ def test_duplicates_that_a_dataset_is_given_out_with_are_a_note(pacs, monkeypatc
     assert not well and "\nduplicates: 1 image more than once in one class of a domain\n  photo/dog/0.jpg = " in out
     monkeypatch.setitem(facts.FACTS, "pacs", FACTS["pacs"]._replace(releases=(release,)))
     out, well = check(pacs)
-    assert well and "note: duplicates: 1 image more than once in one class of a domain, in classes that have" in out
+    assert well and "note: duplicates: 1 image more than once in one class of a domain, in classes with the" in out
 
 
 def test_at_most_a_handful_is_named(pacs):
     for name in CLASSES:
         (pacs / "photo" / name / "0.jpg").write_text("?")
     out, well = check(pacs)
-    assert not well and out.count("no image\n") == 5 and "  and 2 more\n" in out
+    assert not well and out.count("not an image\n") == 5 and "  and 2 more\n" in out
 
 
 def test_a_domain_that_is_missing_is_said(pacs):
@@ -192,7 +190,7 @@ def test_a_domain_that_is_missing_is_said(pacs):
     out, well = check(pacs, "pacs")
     assert not well and "no folder of sketch; found art_painting, cartoon, photo" in out and "3 domains" in out
     out, well = check(pacs)
-    assert well and "a folder of one's own" in out and "note: perhaps pacs\n  has no sketch\n" in out
+    assert well and "custom folder of" in out and "note: perhaps pacs\n  has no sketch\n" in out
 
 
 def test_a_folder_of_ones_own_is_checked_too(tmp_path):
@@ -200,10 +198,12 @@ def test_a_folder_of_ones_own_is_checked_too(tmp_path):
         for name in ("cat", "dog"):
             noise(tmp_path / domain / name / "0.png", "PNG")
     out, well = check(tmp_path)
-    assert well and "2 domains, 2 classes, no known numbers to hold it against\n" in out
+    assert well and "2 domains, 2 classes, no expected numbers to compare with\n" in out
     (tmp_path / "south" / "dog").rename(tmp_path / "south" / "Dog")
     out, well = check(tmp_path)
-    assert not well and "uneven classes: some domains lack some\n  north has no Dog\n  south has no dog\n" in out
+    assert (
+        not well and "uneven classes: some domains lack some classes\n  north has no Dog\n  south has no dog\n" in out
+    )
 
 
 def test_images_outside_of_class_folders_are_told(tmp_path):
@@ -218,7 +218,7 @@ def test_a_single_domain_is_told_since_training_needs_two(tmp_path):
     for domain in ("north", "south"):
         noise(tmp_path / "all" / domain / "cat" / "0.png", "PNG")
     out, well = check(tmp_path)
-    assert not well and "\n1 domain, 2 classes, no known" in out
+    assert not well and "\n1 domain, 2 classes, no expected" in out
     assert "one domain: training needs two, one of them unseen\n  all\n  to do: if the folders in all are" in out
 
 
@@ -228,7 +228,7 @@ def test_a_domain_without_a_readable_image_leaves_a_gap_in_the_picture(tmp_path)
     for spoilt in ("south", "north"):
         (tmp_path / "data" / spoilt / "cat" / "0.png").write_bytes(b"?")
         out, well = check(tmp_path / "data", picture=tmp_path / f"{spoilt}.png")
-        assert not well and f"{spoilt}/cat/0.png: no image\n" in out and (tmp_path / f"{spoilt}.png").is_file()
+        assert not well and f"{spoilt}/cat/0.png: not an image\n" in out and (tmp_path / f"{spoilt}.png").is_file()
 
 
 def test_arrays_are_checked_too(tmp_path):
@@ -238,7 +238,7 @@ def test_arrays_are_checked_too(tmp_path):
         images = images[::-1].copy()
         images[0] += 1
     out, well = check(tmp_path, picture=tmp_path / "grid.png")
-    assert not well and "one .npz a domain" in out
+    assert not well and "one .npz for each domain" in out
     assert "duplicates: 2 images in more than one domain\n  north image 1 = south image 4\n" in out
     assert "mislabelled: 3 images in more than one class\n  north image 0 = south image 5\n" in out
 
@@ -246,15 +246,15 @@ def test_arrays_are_checked_too(tmp_path):
 def test_a_folder_that_nothing_can_be_made_of_is_said(tmp_path, call):
     code, out, _ = call("check", tmp_path)
     assert (
-        code == 1 and "not recognised" in out and "neither folders nor .npz in it; expected domain/class/image" in out
+        code == 1 and "not recognised" in out and "neither folders nor .npz files; expected domain/class/image" in out
     )
     write_lists(tmp_path, dict.fromkeys(DOMAINS, 1))
     code, out, _ = call("check", tmp_path)
-    assert code == 1 and "pacs, not recognised" in out and "which is not there; looked in" in out
+    assert code == 1 and "pacs, not recognised" in out and "which does not exist in" in out
     code, _, err = call("check", tmp_path / "none")
     assert code == 2 and "none: no such folder; give the folder that holds the dataset" in err
     code, _, err = call("check", tmp_path, "--as", "pascal")
-    assert code == 2 and "nothing is known about dataset 'pascal'; did you mean 'pacs'?" in err
+    assert code == 2 and "dataset 'pascal' is not known; did you mean 'pacs'?" in err
 
 
 def test_two_folders_of_one_domain_are_said(pacs):
@@ -275,15 +275,15 @@ def test_a_copy_is_held_against_the_release_it_is_most_like():
     old, new = FACTS["terraincognita"].releases
     for release in (old, new):
         listing = counts_of({domain: total(count) for domain, count in release.counts.items()})
-        assert expected(listing, (old, new)) is release and not list(wrong_counts(listing, release))
+        assert closest_release(listing, (old, new)) is release and not list(wrong_counts(listing, release))
     fewer = counts_of({domain: total(count) - 1 for domain, count in new.counts.items()})
-    (found,) = wrong_counts(fewer, expected(fewer, (old, new)))
-    assert found.title == "missing: 4 images fewer than known" and "unchecked" in found.remedy
+    (found,) = wrong_counts(fewer, closest_release(fewer, (old, new)))
+    assert found.title == "missing: 4 images fewer than expected" and "unchecked" in found.remedy
 
 
 def test_a_copy_in_dassls_layout_may_lack_the_file_that_dassl_leaves_out():
     listing = counts_of({"sketch": 771})._replace(layout="without sketch/dog/n02103406_4068-1.png as in Dassl")
-    release = expected(listing, FACTS["pacs"].releases)
+    release = closest_release(listing, FACTS["pacs"].releases)
     assert release.counts["sketch"] == (771, 740, 753, 608, 816, 80, 160) and total(release.counts["photo"]) == 1670
 
 

@@ -9,12 +9,12 @@ import torch
 from fedbeyond.batch import Batch
 from fedbeyond.classifier import measure, write
 from fedbeyond.cli import main
-from fedbeyond.data.partition.assignment import hand_out
-from fedbeyond.data.partition.pooling import pool, together
+from fedbeyond.data.partition.assignment import build_splits
+from fedbeyond.data.partition.pooling import join_splits, pool
 from fedbeyond.errors import ConfigError
 from fedbeyond.evaluation.metrics import evaluate
 from fedbeyond.experiment import checkpoint, results, runner
-from fedbeyond.experiment.build import dataset, division
+from fedbeyond.experiment.build import dataset, partition
 from fedbeyond.experiment.config import Config, Train
 from fedbeyond.experiment.plan import plan
 from fedbeyond.images import View
@@ -37,7 +37,7 @@ def plain(value, count):
 def test_splits_are_put_together_in_order_whether_they_lie_in_memory_or_are_views():
     large = torch.arange(10, dtype=torch.uint8).view(10, 1, 1, 1).expand(10, 1, 2, 2)
     view = View([large, large + 100], [torch.tensor([7, 3]), torch.tensor([2])])
-    images, labels = together([plain(50, 2), (view, torch.tensor([7, 3, 102])), plain(60, 1)])
+    images, labels = join_splits([plain(50, 2), (view, torch.tensor([7, 3, 102])), plain(60, 1)])
     assert labels.tolist() == [50, 50, 7, 3, 102, 60] and images.shape == (6, 1, 2, 2)
     assert images[torch.arange(6)][:, 0, 0, 0].tolist() == labels.tolist()
     assert images[torch.tensor([4, 0, 3])][:, 0, 1, 1].tolist() == [102, 50, 3]
@@ -54,10 +54,10 @@ def test_the_number_of_a_site_goes_with_its_training_images():
 
 def test_a_pooled_run_has_one_site_whose_batches_know_whose_each_image_is(config):
     made = runner.prepare(config)
-    (site,) = made.federation.sites.values()
-    assert made.federation.clients == (POOLED,) and list(made.vals) == SOURCES
+    (site,) = made.engine.sites.values()
+    assert made.engine.clients == (POOLED,) and list(made.validation) == SOURCES
     domains = dataset(config.data)
-    data, _ = hand_out(domains, division(config, domains))
+    data, _ = build_splits(domains, partition(config, domains))
     owner = {}
     for number, name in enumerate(data):
         images, labels = data[name]["train"]
@@ -82,9 +82,9 @@ def test_a_view_is_of_the_domain_of_its_image():
 
 def test_no_federated_site_knows_origins(config):
     made = runner.prepare(Config(**{**vars(config), "method": "fedavg"}))
-    assert made.federation.clients == tuple(SOURCES)
-    assert all(site.origin is None for site in made.federation.sites.values())
-    assert all(batch.origin is None for batch in made.federation.sites["photo"].batches())
+    assert made.engine.clients == tuple(SOURCES)
+    assert all(site.origin is None for site in made.engine.sites.values())
+    assert all(batch.origin is None for batch in made.engine.sites["photo"].batches())
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_erm_runs_from_the_command_line_and_is_scored_on_each_source(call, tmp_p
             **{name: ["val", "images"] for name in SOURCES},
             "sketch": ["test"],
         }
-        assert line["left"].keys() == {POOLED}
+        assert line["bytes_up"].keys() == {POOLED}
 
 
 def test_its_validation_scores_are_those_of_each_sources_own_validation_images(config, tmp_path):
@@ -126,7 +126,7 @@ def test_its_validation_scores_are_those_of_each_sources_own_validation_images(c
     saved, _ = checkpoint.load(tmp_path / "checkpoint.safetensors")
     net = write(made.nets["model"], saved["state"]["server"]["model"])
     domains = dataset(config.data)
-    data, _ = hand_out(domains, division(config, domains))
+    data, _ = build_splits(domains, partition(config, domains))
     for name in SOURCES:
         assert last["scores"][name]["val"] == evaluate(net, data[name]["val"])
 
@@ -143,7 +143,7 @@ def test_a_pooled_run_that_is_stopped_goes_on_as_if_it_had_not_been(config, tmp_
 def test_a_plan_says_that_a_reference_is_not_federated(config):
     told = plan(config)
     assert "NOT FEDERATED, a reference" in told and "pooled in one place before the first round" in told
-    assert "leaves each site" not in told
+    assert "each site sends" not in told
     assert "NOT FEDERATED" not in plan(Config(**{**vars(config), "method": "fedavg"}))
 
 
@@ -166,21 +166,22 @@ def test_local_reports_the_mean_over_the_models_of_the_sites(config, tmp_path):
     *_, last = runner.run(made, tmp_path)
     saved, _ = checkpoint.load(tmp_path / "checkpoint.safetensors")
     models = saved["state"]["server"]["models"]
-    assert sorted(models) == SOURCES and models == local().judged(saved["state"]["server"])
-    for name, split, part in [(n, made.vals[n], "val") for n in SOURCES] + [("sketch", made.tests["sketch"], "test")]:
+    assert sorted(models) == SOURCES and models == local().eval_models(saved["state"]["server"])
+    validation = [(n, made.validation[n], "val") for n in SOURCES]
+    for name, split, part in [*validation, ("sketch", made.unseen["sketch"], "test")]:
         found = [measure(write(made.nets["model"], model), split) for model in models.values()]
         for key in ("loss", "accuracy"):
             mean = sum(one[key].item() for one in found) / 3
             assert last["scores"][name][part][key] == pytest.approx(mean, rel=1e-6)
-    of_the_mean = measure(write(made.nets["model"], saved["state"]["server"]["model"]), made.tests["sketch"])
+    of_the_mean = measure(write(made.nets["model"], saved["state"]["server"]["model"]), made.unseen["sketch"])
     assert last["scores"]["sketch"]["test"]["loss"] != pytest.approx(of_the_mean["loss"].item(), rel=1e-4)
 
 
 def test_clients_of_one_domain_are_one_domain(config):
     several = replace(config, method="dann", train=replace(config.train, clients_per_domain=2))
     setup = runner.prepare(several)
-    (site,) = setup.federation.sites.values()
-    assert site.origin.unique().tolist() == [0, 1, 2] and len(setup.vals) == 6
+    (site,) = setup.engine.sites.values()
+    assert site.origin.unique().tolist() == [0, 1, 2] and len(setup.validation) == 6
     single = replace(several, target="photo+painting+cartoon")
-    with pytest.raises(ConfigError, match=r"dann needs 2 domains or more .* there is 1"):
+    with pytest.raises(ConfigError, match=r"dann needs at least 2 domains .* there is 1"):
         runner.prepare(single)

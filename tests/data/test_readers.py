@@ -96,7 +96,7 @@ def test_jigens_lists_begin_with_0_and_with_folders_of_another_computer(line, tm
     write_lists(tmp_path / "txt_lists", PACS.domains, PACS.classes, 0, {"train": [0, 1], "test": [0, 1]}, line, ".txt")
     listing = locate("pacs", PACS, str(tmp_path))
     is_right(listing, PACS)
-    assert "images in the folder itself" in listing.layout and "from 1" not in listing.layout
+    assert "images in the root folder" in listing.layout and "from 1" not in listing.layout
 
 
 @pytest.mark.parametrize("line", ["{domain}/{name}/{blue}.png", "/home/you/PACS/kfold/{domain}/{name}/{blue}.png"])
@@ -140,13 +140,13 @@ def test_labels_that_contradict_the_folder_are_named(tmp_path):
     with pytest.raises(DataError, match=said):
         locate("pacs", PACS, str(tmp_path))
     path.write_text("photo/dog/1.png\n")
-    with pytest.raises(DataError, match=r"line 1: 'photo/dog/1.png' is not a path, a blank and a number"):
+    with pytest.raises(DataError, match=r"line 1: 'photo/dog/1.png'; expected a path, a blank and a number"):
         locate("pacs", PACS, str(tmp_path))
 
 
 def test_lists_without_their_images_are_said(tmp_path):
     write_lists(tmp_path, PACS.domains, PACS.classes, 1, KFOLD)
-    with pytest.raises(MissingError, match=r"kfold.txt lists art_painting/dog/1.png, which is not there; looked in"):
+    with pytest.raises(MissingError, match=r"kfold.txt lists art_painting/dog/1.png, which does not exist in"):
         locate("pacs", PACS, str(tmp_path))
 
 
@@ -240,15 +240,13 @@ def test_domainnet_by_lists_with_all_classes_or_ten(tmp_path):
     write_lists(tmp_path / "splits", known.domains, classes, 0, {"train": [0], "test": [1]}, ending=".txt")
     listing = locate("domainnet", known, str(tmp_path))
     assert listing.domains["real"].labels.tolist() == [0, 0, 9, 9] and len(listing.domains["real"].folds["test"]) == 2
-    is_right(recognise(tmp_path, known._replace(classes=(), part=False)), known._replace(classes=tuple(classes)))
+    is_right(recognise(tmp_path, known._replace(classes=(), subset=False)), known._replace(classes=tuple(classes)))
 
 
 def test_files_that_could_run_code_are_not_opened_and_it_is_said_how_to_convert_them(tmp_path):
     (tmp_path / "DomainNet").mkdir()
     (tmp_path / "DomainNet" / "clipart_train.pkl").write_bytes(b"")
-    with pytest.raises(
-        MissingError, match=r"\.pkl files there are never opened.* write their paths and labels into lists"
-    ):
+    with pytest.raises(MissingError, match=r"\.pkl files are never opened.* write their paths and labels into lists"):
         locate("domainnet", KNOWN["domainnet"], str(tmp_path))
 
 
@@ -336,7 +334,7 @@ def test_npz_may_name_its_classes_and_what_is_wrong_is_said(tmp_path):
     assert found.classes == ("cat", "dog")
     assert found.images["a"][0][0, 2, 1, 1].item() == round(images[0, 2, 1, 1] * 255)
     for wrong, said in {
-        "images of the shape": {"x": np.zeros((4, 5)), "y": [0] * 4},
+        "images of shape": {"x": np.zeros((4, 5)), "y": [0] * 4},
         "3 images and 4 labels": {"x": np.zeros((3, 5, 5)), "y": [0] * 4},
         "labels up to 2, but 2 classes": {"x": np.zeros((1, 5, 5)), "y": [2]},
         "pixels from -1.0": {"x": np.full((1, 5, 5), -1.0), "y": [0]},
@@ -348,7 +346,7 @@ def test_npz_may_name_its_classes_and_what_is_wrong_is_said(tmp_path):
         np.savez(tmp_path / "b.npz", **said)
         with pytest.raises(DataError, match=wrong):
             registry.make_one("datasets", f"npz(root='{tmp_path}')")
-    for root, said in {"": "needs the path", str(tmp_path / "none"): "no such folder"}.items():
+    for root, said in {"": "needs a path", str(tmp_path / "none"): "no such folder"}.items():
         with pytest.raises(DataError, match=said):
             registry.make_one("datasets", f"npz(root='{root}')")
 
@@ -379,13 +377,13 @@ def test_camelyon17_by_hospital_with_patients(tmp_path):
         locate("camelyon17", known, str(tmp_path))
 
 
-def midog_file(root, kinds, corners=True, told=True):
+def midog_file(root, kinds, corners=True, with_kind=True):
     """One slide of each kind, with one cell of either class."""
     images, annotations = [], []
     for number, (case, kind) in enumerate(kinds.items()):
         Image.new("RGB", (200, 150), (number, 0, 0)).save(root / f"{case:03}.tiff")
         images.append({"id": case, "file_name": f"{case:03}.tiff", "width": 200, "height": 150})
-        if told:
+        if with_kind:
             images[-1]["tumor_type"] = kind
         for category in (1, 2):
             box = [50, 60, 100, 110] if corners else [50, 60, 50, 50]
@@ -399,10 +397,10 @@ KINDS = {7: "human breast cancer", 151: "canine lung cancer", 195: "canine lymph
          250: "canine cutaneous mast cell tumor", 354: "human neuroendocrine tumor"}  # fmt: skip
 
 
-@pytest.mark.parametrize(("corners", "told"), [(True, True), (False, True), (True, False)])
-def test_midog_has_a_square_around_each_cell(corners, told, tmp_path):
+@pytest.mark.parametrize(("corners", "with_kind"), [(True, True), (False, True), (True, False)])
+def test_midog_has_a_square_around_each_cell(corners, with_kind, tmp_path):
     known = KNOWN["midog"]
-    midog_file(tmp_path, KINDS, corners, told)
+    midog_file(tmp_path, KINDS, corners, with_kind)
     listing = locate("midog", known, str(tmp_path))
     assert tuple(listing.domains) == known.domains
     for red, (domain, (images, labels)) in enumerate(decoded(listing, 4).images.items()):
@@ -420,7 +418,7 @@ def test_midog_plus_plus_has_two_kinds_more(tmp_path):
 
 
 def test_midogs_kinds_may_be_in_a_table_and_what_is_missing_is_said(tmp_path):
-    midog_file(tmp_path, dict(zip(range(600, 605), KINDS.values(), strict=True)), told=False)
+    midog_file(tmp_path, dict(zip(range(600, 605), KINDS.values(), strict=True)), with_kind=False)
     with pytest.raises(MissingError, match=r"no cell of human_breast, .*; found unknown"):
         locate("midog", KNOWN["midog"], str(tmp_path))
     lines = [f"{600 + place};train;{kind}\n" for place, kind in enumerate(KINDS.values())]
@@ -428,22 +426,22 @@ def test_midogs_kinds_may_be_in_a_table_and_what_is_missing_is_said(tmp_path):
     assert tuple(locate("midog", KNOWN["midog"], str(tmp_path)).domains) == KNOWN["midog"].domains
     for path in tmp_path.glob("*.tiff"):
         path.unlink()
-    with pytest.raises(MissingError, match="none of its 5 images is there"):
+    with pytest.raises(MissingError, match="none of its 5 images exists"):
         locate("midog", KNOWN["midog"], str(tmp_path))
 
 
 def test_annotations_that_cannot_be_understood_are_said(tmp_path):
     (tmp_path / "MIDOG.json").write_text("{")
-    with pytest.raises(DataError, match=r"MIDOG.json: no JSON"):
+    with pytest.raises(DataError, match=r"MIDOG.json: not valid JSON"):
         locate("midog", KNOWN["midog"], str(tmp_path))
     midog_file(tmp_path, KINDS)
     content = json.loads((tmp_path / "MIDOG.json").read_text())
     for key, wrong, said in (
-        ("annotations", [{"id": 7, "bbox": [0, 0, 9, 9]}], r"not in the manner of COCO \(KeyError: 'image_id'\)"),
+        ("annotations", [{"id": 7, "bbox": [0, 0, 9, 9]}], r"not in COCO format \(KeyError: 'image_id'\)"),
         (
             "annotations",
             [{"id": 7, "image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}],
-            "annotation 7 is of an image",
+            "annotation 7 has an unknown image",
         ),
         ("categories", [{"id": 1, "name": "cell"}], "category 'cell'; expected mitotic figure"),
     ):

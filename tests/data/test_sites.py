@@ -11,10 +11,10 @@ from PIL import Image
 
 from fedbeyond.batch import balanced, shuffled
 from fedbeyond.data.check.picture import draw
-from fedbeyond.data.datasets._folder import folder, found
+from fedbeyond.data.datasets._folder import folder, list_folder
 from fedbeyond.data.datasets._styles import styles
-from fedbeyond.data.partition.assignment import hand_out
-from fedbeyond.data.partition.splits import cut, divide, shares
+from fedbeyond.data.partition.assignment import build_splits
+from fedbeyond.data.partition.splits import cut, divide, split_rows
 from fedbeyond.errors import ConfigError, DataError
 from fedbeyond.site import derive
 
@@ -93,7 +93,7 @@ def test_hidden_files_and_folders_that_are_called_as_images_are_left_alone(tmp_p
     (place / ".thumbs").mkdir()
     (place / ".thumbs" / "0.png").write_bytes(b"what viewers draw")
     (root / "__MACOSX" / "a").mkdir(parents=True)
-    listed = found(str(root)).domains
+    listed = list_folder(str(root)).domains
     assert list(listed) == ["a", "b"]
     assert listed["a"].pixels.names == tuple(f"a/{name}/{i}.png" for name in ("cat", "dog") for i in range(3))
 
@@ -105,7 +105,7 @@ def test_a_class_can_be_left_out(tmp_path):
 def test_what_is_wrong_with_a_folder_is_said(tmp_path):
     with pytest.raises(DataError, match="no such folder"):
         folder(str(tmp_path / "none"))
-    with pytest.raises(DataError, match="needs the path"):
+    with pytest.raises(DataError, match="needs a path"):
         folder()
     root = make_folder(tmp_path)
     (root / "b" / "dog" / "1.png").write_bytes(b"not an image")
@@ -122,7 +122,7 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path):
 
 
 def test_the_target_is_whole_and_in_no_site(drawn):
-    sites, test = hand_out(drawn, divide(drawn, "photo", seed=0))
+    sites, test = build_splits(drawn, divide(drawn, "photo", seed=0))
     assert sorted(sites) == ["cartoon", "painting", "sketch"]
     assert torch.equal(test["photo"][0][:], drawn.images["photo"][0])
 
@@ -139,17 +139,17 @@ LABELS = np.arange(600) % 6
 
 @pytest.mark.parametrize("skew", [None, 0.3, 100.0])
 def test_clients_of_a_domain_share_its_images_out_without_loss(skew):
-    parts = shares(LABELS, 10, skew, "photo", seed=0)
+    parts = split_rows(LABELS, 10, skew, "photo", seed=0)
     assert list(parts) == [f"photo-{i}" for i in range(10)]
     assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(600))
-    again, other = shares(LABELS, 10, skew, "photo", seed=0), shares(LABELS, 10, skew, "photo", seed=1)
+    again, other = split_rows(LABELS, 10, skew, "photo", seed=0), split_rows(LABELS, 10, skew, "photo", seed=1)
     assert all(np.array_equal(parts[name], again[name]) for name in parts)
     assert any(not np.array_equal(parts[name], other[name]) for name in parts)
 
 
 def test_labels_are_the_more_uneven_the_smaller_the_skews_number():
     def unevenness(skew):
-        parts = shares(LABELS, 10, skew, "photo", seed=0)
+        parts = split_rows(LABELS, 10, skew, "photo", seed=0)
         return float(np.std([np.bincount(LABELS[rows], minlength=6) for rows in parts.values()]))
 
     assert unevenness(None) < 1 < unevenness(10.0) < unevenness(0.3)
@@ -157,7 +157,7 @@ def test_labels_are_the_more_uneven_the_smaller_the_skews_number():
 
 def test_too_few_images_for_so_many_clients_is_told():
     with pytest.raises(DataError, match=r"10 images: too few for 5 clients .* lower train.clients_per_domain"):
-        shares(LABELS[:10], 5, 0.1, "photo", seed=0)
+        split_rows(LABELS[:10], 5, 0.1, "photo", seed=0)
 
 
 def test_training_and_validation_share_nothing_and_lose_nothing():

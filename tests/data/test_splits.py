@@ -1,6 +1,7 @@
 """Protocols: the field's own parts, mixed domains, groups that stay together, and splits as files."""
 
 import json
+from dataclasses import fields
 from itertools import combinations
 
 import numpy as np
@@ -8,11 +9,11 @@ import pytest
 import torch
 
 from fedbeyond.data.partition import split_file
-from fedbeyond.data.partition.assignment import count, hand_out, own_tests
+from fedbeyond.data.partition.assignment import build_splits, count_rows, local_tests
 from fedbeyond.data.partition.mixing import nearest
-from fedbeyond.data.partition.splits import Rules, divide, majority, shares
+from fedbeyond.data.partition.splits import Rules, divide, majority, split_rows
 from fedbeyond.errors import ConfigError, DataError, StorageError
-from fedbeyond.experiment import build, plan, registry, runner
+from fedbeyond.experiment import build, plan, registry, run_folder, runner
 from fedbeyond.experiment.config import Bench, Config, Train
 from fedbeyond.images import Domains, Notes
 
@@ -51,18 +52,18 @@ SOURCES = ("east", "north", "south")
 
 
 def test_the_fields_own_parts_are_taken_as_they_are():
-    divided = divide(data(), "west", 0, Rules(validation="field", target_part="test"))
+    divided = divide(data(), "west", 0, Rules(validation="official", target_part="test"))
     east = divided.clients["east"]
     assert east.train["east"].tolist() == [i for i in range(60) if i % 10 < 6]
     assert east.val["east"].tolist() == [6, 16, 26, 36, 46, 56]
     assert divided.tests["west"].tolist() == [i for i in range(40) if i % 10 > 6]
-    sites, tests = hand_out(data(), divided)
+    sites, tests = build_splits(data(), divided)
     assert sites["east"]["val"][0][:][:, 0, 0, 0].tolist() == [6, 16, 26, 36, 46, 56]
     assert tests["west"][1].tolist() == [i % 3 for i in range(40) if i % 10 > 6]
 
 
 def test_the_fields_own_parts_are_shared_out_among_clients():
-    divided = divide(data(), "west", 0, Rules(validation="field", clients=2))
+    divided = divide(data(), "west", 0, Rules(validation="official", clients=2))
     assert len(divided.clients) == 6 and sorted(rows(divided)) == [
         (domain, row) for domain, row in everything(*SOURCES) if row % 10 <= 6
     ]
@@ -70,17 +71,15 @@ def test_the_fields_own_parts_are_shared_out_among_clients():
 
 
 def test_parts_that_the_field_does_not_have_are_told():
+    with pytest.raises(DataError, match=r"'east' has no official 'val' part: its parts are train, test; use a"):
+        divide(data(folds=("train", "test")), "west", 0, Rules(validation="official"))
     with pytest.raises(
-        DataError, match=r"'east' has no 'val' part of the field's own: its parts are train, test; take a"
-    ):
-        divide(data(folds=("train", "test")), "west", 0, Rules(validation="field"))
-    with pytest.raises(
-        DataError, match=r"'west' has no 'test' part .*: it comes with no split; .*target_part = 'whole'"
+        DataError, match=r"'west' has no official 'test' part: it has no official split; .*target_part = 'whole'"
     ):
         divide(data(folds=()), "west", 0, Rules(target_part="test"))
     few = data(sizes={"east": 16, "west": 16})
-    with pytest.raises(DataError, match=r"'east-\d' holds \d images of the field's 'train' part and 0 of 'val'"):
-        divide(few, "west", 0, Rules(validation="field", clients=2))
+    with pytest.raises(DataError, match=r"'east-\d' has \d images of the official 'train' part and 0 of 'val'"):
+        divide(few, "west", 0, Rules(validation="official", clients=2))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
@@ -93,7 +92,8 @@ def test_mixing_loses_and_doubles_nothing_and_keeps_names_and_sizes(share, clien
     assert list(plain.clients) == list(mixed.clients)
     for name, holding in mixed.clients.items():
         before = plain.clients[name]
-        assert (count(holding.train), count(holding.val)) == (count(before.train), count(before.val))
+        assert count_rows(holding.train) == count_rows(before.train)
+        assert count_rows(holding.val) == count_rows(before.val)
         assert holding.domain == before.domain
 
 
@@ -112,7 +112,7 @@ def test_the_dial_goes_from_one_domain_a_client_to_an_even_mix():
 
 def test_a_mixed_client_reads_images_of_all_its_domains():
     divided = divide(data(), "west", 0, Rules(mixing=1.0))
-    sites, _ = hand_out(data(), divided)
+    sites, _ = build_splits(data(), divided)
     images, labels = sites["south"]["train"]
     want = [row for some in divided.clients["south"].train.values() for row in some]
     assert images[:][:, 1, 2, 3].tolist() == want and labels.tolist() == [row % 3 for row in want]
@@ -128,14 +128,13 @@ def test_groups_stay_together(rules):
     assert all(one.isdisjoint(other) for one, other in combinations(groups, 2))
     assert sorted(rows(divided)) == everything(*SOURCES)
     for held in divided.clients.values():
-        wanted = 0.2 * (count(held.train) + count(held.val))
-        assert abs(count(held.val) - wanted) <= 2 or count(held.val) == 3  # a group is three: no choice comes nearer
+        wanted = 0.2 * (count_rows(held.train) + count_rows(held.val))
+        size = count_rows(held.val)
+        assert abs(size - wanted) <= 2 or size == 3  # a group is three: no choice comes nearer
 
 
 def test_groups_that_nobody_knows_or_that_cannot_be_cut_are_told():
-    with pytest.raises(
-        DataError, match=r"nothing says which images of 'east' belong together; leave train.disjoint out"
-    ):
+    with pytest.raises(DataError, match=r"domain 'east' has no groups; leave train.disjoint out"):
         divide(data(groups=False), "west", 0, Rules(disjoint="groups"))
     with pytest.raises(DataError, match=r"'east' has 3 images in 1 groups: too few to keep 10% for validation"):
         divide(data(sizes={"east": 3, "west": 9}), "west", 0, Rules(disjoint="groups"))
@@ -145,13 +144,13 @@ def test_small_steps_of_the_arithmetic():
     assert majority(np.array([0, 0, 0, 1, 1, 2]), np.array([2, 1, 2, 0, 0, 1])).tolist() == [2, 0, 1]
     assert [nearest(np.array([3, 3, 3]), wanted) for wanted in (0, 1, 2, 4.4, 4.6, 99)] == [0, 0, 1, 1, 2, 3]
     assert nearest(np.array([50, 1]), 2, least=1) == 1
-    parts = shares(np.zeros(12, int), 2, None, "a", 0, np.repeat([5, 6, 7, 8], 3))
+    parts = split_rows(np.zeros(12, int), 2, None, "a", 0, np.repeat([5, 6, 7, 8], 3))
     assert sorted(len(some) for some in parts.values()) == [6, 6]
 
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize(
-    "rules", [Rules(), Rules("field", 2, target_part="test"), Rules(mixing=0.5, disjoint="groups")]
+    "rules", [Rules(), Rules("official", 2, target_part="test"), Rules(mixing=0.5, disjoint="groups")]
 )
 def test_a_split_is_the_same_after_it_was_saved(rules, named, tmp_path):
     domains, path = data(named), tmp_path / "new" / "split.json"
@@ -176,7 +175,8 @@ def test_names_find_their_images_in_another_order(tmp_path):
         domains.images | {"east": (images[order], labels[order])},
         dict(domains.notes) | {"east": shuffled},
     )
-    want, got = (hand_out(d, split_file.load(tmp_path / "s", d, "west"))[0]["east"]["train"] for d in (domains, other))
+    loaded = ((d, split_file.load(tmp_path / "s", d, "west")) for d in (domains, other))
+    want, got = (build_splits(d, partition)[0]["east"]["train"] for d, partition in loaded)
     assert torch.equal(want[0][:], got[0][:]) and torch.equal(want[1], got[1])
 
 
@@ -200,42 +200,45 @@ def test_data_that_differ_from_the_splits_are_refused_and_the_difference_is_said
             split_file.load(path, other, target)
 
     refused(
-        changed(domains, "east", np.arange(1, 60)), r"made for other data: 'east' lacks 1 of its images, as 0/000.png"
+        changed(domains, "east", np.arange(1, 60)),
+        r"other data: 'east' lacks 1 of the split's images, such as 0/000.png",
     )
     refused(
-        changed(domains, "west", np.arange(1, 40)), r"'west' has 40 images there and 39 here; use those data, or make"
+        changed(domains, "west", np.arange(1, 40)),
+        r"'west' has 40 images in the split file and 39 in the data; use those data, or make",
     )
     labels = domains.images["north"][1].flip(0)
     refused(
-        changed(domains, "north", labels=labels), "'north' has as many images here, but other names, labels or cont"
+        changed(domains, "north", labels=labels),
+        "'north' has the same number of images, but other names, labels or cont",
     )
-    refused(domains._replace(classes=("red", "green", "pink")), "its classes are blue, pink unlike here")
+    refused(domains._replace(classes=("red", "green", "pink")), "only one of them has the classes blue, pink")
     fewer = {name: split for name, split in domains.images.items() if name != "south"}
-    refused(domains._replace(images=fewer), "domain 'south' is only there")
-    refused(domains, r"split.json leaves out west, this run east; choose", "east", ConfigError)
+    refused(domains._replace(images=fewer), "domain 'south' is only in the split file")
+    refused(domains, r"split.json was made for target west, this run has target east; choose", "east", ConfigError)
     bare = data(named=False)
     split_file.save(path, divide(bare, "west", 0), bare, "west")
     note = {"east": bare.notes["east"]._replace(digest="other contents")}
-    refused(bare._replace(notes={**bare.notes, **note}), "'east' has as many images here, but")
+    refused(bare._replace(notes={**bare.notes, **note}), "'east' has the same number of images, but")
 
 
 def test_a_file_that_is_no_split_is_told(tmp_path):
     path, domains = tmp_path / "split.json", data()
     with pytest.raises(
-        ConfigError, match=r"cannot read the split .*: No such file .*; make it with fedbeyond data split"
+        ConfigError, match=r"cannot read the split file .*: No such file .*; make it with fedbeyond data split"
     ):
         split_file.load(path, domains, "west")
     for text in ("{", "[]", '{"format": "other"}'):
         path.write_text(text)
-        with pytest.raises(ConfigError, match=r"is not a split"):
+        with pytest.raises(ConfigError, match=r"is not a split file"):
             split_file.load(path, domains, "west")
     split_file.save(path, divide(domains, "west", 0), domains, "west")
     told = json.loads(path.read_text())
     for change, message in (
-        (lambda held: held["val"]["east"].append(held["train"]["east"][0]), "images of 'east' are held twice"),
-        (lambda held: held["val"]["east"].clear(), "'east' has nothing to train on or nothing to validate with"),
-        (lambda held: held["val"].update(moon=["x"]), "speaks of 'moon', which is not there"),
-        (lambda held: held["val"].update(west=["0/000.png"]), "'east' holds images of 'west', which is to be unseen"),
+        (lambda held: held["val"]["east"].append(held["train"]["east"][0]), "some images of 'east' are used twice"),
+        (lambda held: held["val"]["east"].clear(), r"'east' has \d+ training and 0 validation images; give it both"),
+        (lambda held: held["val"].update(moon=["x"]), "names 'moon', which the data do not have"),
+        (lambda held: held["val"].update(west=["0/000.png"]), "'east' has images of 'west', which must be unseen"),
     ):
         broken = json.loads(json.dumps(told))
         change(broken["clients"]["east"])
@@ -244,7 +247,7 @@ def test_a_file_that_is_no_split_is_told(tmp_path):
             split_file.load(path, domains, "west")
     for unseen in ({}, {"west": []}, {"west": "all", "east": "all"}):
         path.write_text(json.dumps({**told, "unseen": unseen}))
-        with pytest.raises(DataError, match="leaves out west, but its unseen images are not those"):
+        with pytest.raises(DataError, match="its target is west, but its unseen images are not those of west"):
             split_file.load(path, domains, "west")
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write"):
@@ -254,7 +257,7 @@ def test_a_file_that_is_no_split_is_told(tmp_path):
 @pytest.fixture
 def toy(monkeypatch):
     """The data above by name, and a run on them."""
-    monkeypatch.setitem(registry.SHELVES["datasets"], "compass", data)
+    monkeypatch.setitem(registry.REGISTRY["datasets"], "compass", data)
     build.dataset.cache_clear()
     yield Config(data="compass", target="west", network="convnet(width=2)", train=Train(rounds=1, batch_size=16))
     build.dataset.cache_clear()
@@ -280,14 +283,12 @@ def test_a_run_from_a_saved_split_gives_the_same_numbers(toy, tmp_path):
     assert filed.identity()["train"]["split"].startswith(f"{path} ") and lines[0]["setting"] != lines[1]["setting"]
     (tmp_path / "west-0.json").write_text("{}")
     with pytest.raises(ConfigError, match="holds another run: train is"):
-        runner.finished(tmp_path / "1", filed)
+        run_folder.ensure_same_run(tmp_path / "1", filed)
 
 
 def test_splits_of_a_grid_need_names_that_differ(toy, tmp_path):
     grid = Config(data="compass", bench=Bench(targets=("west", "east+north"), seeds=(0, 1)))
-    with pytest.raises(
-        ConfigError, match=r"4 splits are to be written and their names do not differ; .*\{target\}-\{seed"
-    ):
+    with pytest.raises(ConfigError, match=r"4 split files would get the same name; .*\{target\}-\{seed"):
         list(plan.write_splits(grid, str(tmp_path / "split.json")))
     assert len(list(plan.write_splits(grid, str(tmp_path / "{target}-{seed}.json")))) == 4
     assert sorted(path.name for path in tmp_path.iterdir())[0] == "east+north-0.json"
@@ -302,7 +303,7 @@ def test_check_shows_the_clients_as_they_will_be(toy, tmp_path):
     assert "  east-1               27 / 3   majority class " in told(clients_per_domain=2)
     assert "clients (training / validation images) with west unseen, seed 0:\n" in told(mixing=1)
     assert "of east " in told(mixing=1.0) and "  east                 36 / 6   majority class " in told(
-        validation="field"
+        validation="official"
     )
     list(plan.write_splits(with_train(toy, clients_per_domain=2), str(tmp_path / "s.json")))
     assert "  south-0 " in told(split=str(tmp_path / "s.json"))
@@ -312,24 +313,19 @@ def test_settings_that_contradict_each_other_are_told():
     for keys, message in (
         (
             {"split": "s.json", "mixing": 0.5, "validation": 0.2},
-            "'s.json' says who holds what; leave out validation, mix",
+            "'s.json' defines the partition; leave out validation, mix",
         ),
-        ({"disjoint": "groups", "validation": "field"}, "the field's own split cannot be changed"),
-        ({"validation": "fild"}, "a share between 0 and 1, or 'field'"),
+        ({"disjoint": "groups", "validation": "official"}, "the official split cannot be changed"),
+        ({"validation": "fild"}, "a share between 0 and 1, or 'official'"),
         ({"mixing": 1.5}, "less than or equal to 1"),
     ):
         with pytest.raises(ValueError, match=message):
             Train(**keys)
 
 
-def test_keys_that_are_not_used_leave_runs_of_before_what_they_were():
-    train = Config().identity()["train"]
-    assert set(train) == {
-        "rounds", "epochs", "batch_size", "schedule", "validation", "clients_per_domain", "label_skew",
-        "clients_per_round", "quorum", "batchnorm",
-    }  # fmt: skip
-    assert Config(train=Train(mixing=0.5)).identity()["train"]["mixing"] == 0.5
-    assert Config().setting() == Config(train=Train(mixing=0.0)).setting() == "893792e2"
+def test_every_key_of_training_identifies_a_run():
+    assert set(Config().identity()["train"]) == {field.name for field in fields(Train)}
+    assert Config().setting() == Config(train=Train(mixing=0.0)).setting() != Config(train=Train(mixing=0.5)).setting()
 
 
 def test_a_test_of_its_own_is_kept_apart_and_none_by_default():
@@ -344,24 +340,26 @@ def test_a_test_of_its_own_is_kept_apart_and_none_by_default():
     assert rows(divided) == rows(divide(data(), "west", 0, Rules(test=0.2)))
     other = divide(data(), "west", 1, Rules(test=0.2)).clients["east"]
     assert set(other.test["east"]) != set(divided.clients["east"].test["east"])
-    tests = own_tests(data(), divided)
+    tests = local_tests(data(), divided)
     images, labels = tests["east"]
     assert images[:][:, 0, 0, 0].tolist() == divided.clients["east"].test["east"].tolist()
     assert labels.tolist() == [row % 3 for row in divided.clients["east"].test["east"]]
-    sites, _ = hand_out(data(), divided)
+    sites, _ = build_splits(data(), divided)
     assert all(set(splits) == {"train", "val"} for splits in sites.values())  # a site never sees it
 
 
 def test_the_fields_own_test_part_is_kept_apart():
-    for validation in ("field", 0.1):
-        divided = divide(data(), "west", 0, Rules(validation=validation, test="field", clients=2))
+    for validation in ("official", 0.1):
+        divided = divide(data(), "west", 0, Rules(validation=validation, test="official", clients=2))
         for holding in divided.clients.values():
             assert all(row % 10 > 6 for row in holding.test[holding.domain])
             assert all(row % 10 <= 6 for part in (holding.train, holding.val) for row in part[holding.domain])
         held = [(h.domain, int(row)) for h in divided.clients.values() for row in h.test[h.domain]]
         assert sorted(held) == [(domain, row) for domain, row in everything(*SOURCES) if row % 10 > 6]
-    with pytest.raises(DataError, match=r"'east' has no 'test' part .* take a share, as in train.test = 0.1"):
-        divide(data(folds=("train", "val")), "west", 0, Rules(test="field"))
+    with pytest.raises(
+        DataError, match=r"'east' has no official 'test' part: .* use a share, such as train.test = 0.1"
+    ):
+        divide(data(folds=("train", "val")), "west", 0, Rules(test="official"))
 
 
 def test_patients_stay_on_one_side_of_a_test_too():
@@ -381,11 +379,11 @@ def test_a_test_is_saved_with_the_split_and_read_again(tmp_path):
     told = json.loads((tmp_path / "s.json").read_text())
     told["clients"]["east"]["test"]["east"][0] = told["clients"]["east"]["train"]["east"][0]
     (tmp_path / "s.json").write_text(json.dumps(told))
-    with pytest.raises(DataError, match="held twice"):
+    with pytest.raises(DataError, match="used twice"):
         split_file.load(tmp_path / "s.json", data(), "west")
     told["clients"]["east"]["test"] = {"west": told["clients"]["east"]["test"]["east"][1:]}
     (tmp_path / "s.json").write_text(json.dumps(told))
-    with pytest.raises(DataError, match=r"client 'east' holds images of 'west', which is to be unseen|lacks"):
+    with pytest.raises(DataError, match=r"client 'east' has images of 'west', which must be unseen|lacks"):
         split_file.load(tmp_path / "s.json", data(), "west")
 
 
@@ -393,8 +391,8 @@ def test_a_test_is_saved_with_the_split_and_read_again(tmp_path):
     ("given", "message"),
     [
         ({"validation": 0.5, "test": 0.5}, "take 100% of the images; leave some"),
-        ({"validation": "field", "test": 0.1}, "set test = 'field'"),
-        ({"test": "field", "disjoint": "groups"}, "leave out disjoint"),
+        ({"validation": "official", "test": 0.1}, "set test = 'official'"),
+        ({"test": "official", "disjoint": "groups"}, "leave out disjoint"),
         ({"split": "s.json", "test": 0.1}, "leave out test"),
         ({"test": -0.1}, "a share between 0 and 1"),
     ],

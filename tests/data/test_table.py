@@ -8,7 +8,7 @@ import torch
 from fedbeyond.data.check.picture import draw
 from fedbeyond.data.datasets._heart import heart
 from fedbeyond.data.datasets._table import complete, table
-from fedbeyond.data.partition.assignment import hand_out, taken
+from fedbeyond.data.partition.assignment import build_splits, select_rows
 from fedbeyond.data.partition.splits import Rules, divide
 from fedbeyond.errors import ConfigError, DataError, MissingError
 from fedbeyond.experiment import registry, runner
@@ -90,7 +90,7 @@ def sites(tmp_path, shift=0.0):
 
 def test_each_site_uses_its_own_training_rows_and_the_unseen_site_its_own_rows(tmp_path):
     found = table(str(sites(tmp_path, shift=100.0)), label="y", site="site")
-    held, unseen = hand_out(found, divide(found, "t", 0, Rules(validation=0.2)))
+    held, unseen = build_splits(found, divide(found, "t", 0, Rules(validation=0.2)))
     for site in "ns":
         rows = held[site]["train"][0]
         assert abs(float(rows[:, 0].mean())) < 1e-5 and float(rows[:, 0].std(correction=0)) == pytest.approx(1)
@@ -103,9 +103,9 @@ def test_each_site_uses_its_own_training_rows_and_the_unseen_site_its_own_rows(t
 def test_validation_rows_do_not_change_what_training_rows_become(tmp_path):
     found = table(str(sites(tmp_path)), label="y", site="site")
     divided = divide(found, "t", 0, Rules(validation=0.2))
-    before = hand_out(found, divided)[0]["n"]
+    before = build_splits(found, divided)[0]["n"]
     rows = {"train": divided.clients["n"].train, "val": divided.clients["n"].val}
-    raw = {kind: (x[:], y) for kind, (x, y) in ((kind, taken(found, some)) for kind, some in rows.items())}
+    raw = {kind: (x[:], y) for kind, (x, y) in ((kind, select_rows(found, some)) for kind, some in rows.items())}
     changed = raw["val"][0] * 1000, raw["val"][1]
     assert torch.equal(found.complete(raw["train"], raw["train"])[0], before["train"][0])
     assert not torch.equal(found.complete(changed, raw["train"])[0], before["val"][0])
@@ -124,9 +124,9 @@ def test_a_run_on_a_table_learns(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"method": "fedavg+rc"}, "rc is for images"),
-        ({"network": "convnet"}, "convnet is for images"),
-        ({"train": Train(transform="ga")}, "train.transform ga is for images"),
+        ({"method": "fedavg+rc"}, "rc needs images"),
+        ({"network": "convnet"}, "convnet needs images"),
+        ({"train": Train(transform="ga")}, "train.transform ga needs images"),
     ],
 )
 def test_what_is_for_images_is_refused_before_training_and_in_a_plan(tmp_path, changed, message):
@@ -138,7 +138,7 @@ def test_what_is_for_images_is_refused_before_training_and_in_a_plan(tmp_path, c
 
 
 def test_a_table_has_no_picture(file, tmp_path):
-    with pytest.raises(ConfigError, match="have no picture"):
+    with pytest.raises(ConfigError, match=r"a table of .* features; data show is for images"):
         draw(table(str(file), label="sick", site="site"), tmp_path / "p.png")
 
 
@@ -148,16 +148,16 @@ def test_a_table_has_no_picture(file, tmp_path):
         (CSV, {"site": "hospital"}, r"no column 'hospital'; its columns are site, age"),
         (CSV, {"label": "ill"}, r"no column 'ill'"),
         (CSV, {"categorical": ("agee",)}, r"no column 'agee'"),
-        (CSV, {"site": ""}, "name the column that says which site"),
+        (CSV, {"site": ""}, "no site column is given; name it"),
         (CSV + "east,1,2\n", {}, "line 6: 3 values for 6 columns"),
-        (CSV + ",1,no,2,a5,no\n", {}, "a row without site"),
-        (CSV + "east,1,no,2,a5,?\n", {}, "a row without sick"),
-        (CSV + "a/b,1,no,2,a5,no\n", {}, "a site called 'a/b'"),
-        (CSV.replace("yes\n", "no\n"), {}, "nothing to tell apart"),
+        (CSV + ",1,no,2,a5,no\n", {}, "row 5: no value in column 'site'"),
+        (CSV + "east,1,no,2,a5,?\n", {}, "a row has no value in the label column 'sick'"),
+        (CSV + "a/b,1,no,2,a5,no\n", {}, "site name 'a/b' is not accepted"),
+        (CSV.replace("yes\n", "no\n"), {}, "the label needs at least two classes"),
         ("", {}, "no rows"),
-        (CSV.replace("marker", "age"), {}, "more than one column is called 'age'"),
+        (CSV.replace("marker", "age"), {}, "more than one column has the name 'age'"),
         (CSV + 'east,"' + "x" * 140_000, {}, r"cannot be read \(field larger than field limit"),
-        ("site,sick\na,1\nb,0\n", {}, "no column but the label"),
+        ("site,sick\na,1\nb,0\n", {}, "no column except the label"),
         (CSV + "".join(f"east,1,no,2,b{i},no\n" for i in range(200)), {}, r"id has 204 different .* drop=\['id'\]"),
     ],
 )
@@ -169,16 +169,16 @@ def test_a_table_that_cannot_be_read_is_told(tmp_path, text, options, message):
 
 
 def test_files_that_are_not_there_or_differ_are_told(tmp_path):
-    with pytest.raises(DataError, match="table needs a file and a column"):
+    with pytest.raises(DataError, match="table has path='' and label='' and needs both"):
         table()
     for path in (f"{tmp_path}/none.csv", f"{tmp_path}/*.none"):
         with pytest.raises(MissingError, match="no such file"):
             table(path, label="y", site="site")
-    with pytest.raises(DataError, match=r"one \* is the name of the site"):
+    with pytest.raises(DataError, match=r"more than one \*; write one \*"):
         table(f"{tmp_path}/*/*.csv", label="y")
     (tmp_path / "a.csv").write_text("x,y\n1,0\n")
     (tmp_path / "b.csv").write_text("z,y\n1,1\n")
-    with pytest.raises(DataError, match="columns that only some files have: x, z"):
+    with pytest.raises(DataError, match="only some files have the columns x, z"):
         table(f"{tmp_path}/*.csv", label="y")
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="cannot be read"):

@@ -12,7 +12,7 @@ from fedbeyond.data.augment.transforms import (
     colour_jitter,
     custom,
     cut,
-    drawn_crops,
+    draw_crops,
     flipped,
     greys,
     padded_crop,
@@ -22,7 +22,7 @@ from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import registry, runner
 from fedbeyond.experiment.config import Config, Train, load
 
-NAMES = list(registry.SHELVES["transforms"])
+NAMES = list(registry.REGISTRY["transforms"])
 
 
 def stream(seed=0):
@@ -68,7 +68,7 @@ def test_half_of_the_images_are_flipped_each_on_its_own():
 
 
 def test_crops_have_the_area_the_shape_and_the_place_that_were_asked_for():
-    size, place = drawn_crops(20_000, 1.0, 0.7, 1.0, stream())
+    size, place = draw_crops(20_000, 1.0, 0.7, 1.0, stream())
     area, ratio = size.prod(1), size[:, 0] / size[:, 1]
     assert float(area.min()) >= 0.7 and float(area.max()) <= 1 and float(size.max()) <= 1
     assert float(ratio.min()) >= 3 / 4 - 1e-4 and float(ratio.max()) <= 4 / 3 + 1e-4
@@ -78,7 +78,7 @@ def test_crops_have_the_area_the_shape_and_the_place_that_were_asked_for():
 
 
 def test_a_crop_that_never_fits_is_the_whole_image():
-    size, place = drawn_crops(50, 8.0, 1.0, 1.0, stream())  # eight times as high as wide
+    size, place = draw_crops(50, 8.0, 1.0, 1.0, stream())  # eight times as high as wide
     assert torch.equal(size, torch.ones(50, 2)) and not place.any()
 
 
@@ -144,9 +144,9 @@ def test_grey_images_have_one_value_a_place():
     ("spelled", "message"),
     [
         ("gaa", "transform 'gaa' is not known; did you mean 'ga'"),
-        ("custom(crop=[0.9, 0.2])", r"crop=\[0.9, 0.2\] does not fit: two shares"),
+        ("custom(crop=[0.9, 0.2])", r"crop=\[0.9, 0.2\] is not valid: give two shares"),
         ("custom(jitter=[0.1, 0.1, 0.1, 0.7])", "the last at most 0.5"),
-        ("custom(flip=2)", "flip=2 does not fit"),
+        ("custom(flip=2)", "flip=2 is not valid"),
     ],
 )
 def test_a_transform_that_cannot_be_is_told(spelled, message):
@@ -157,7 +157,7 @@ def test_a_transform_that_cannot_be_is_told(spelled, message):
 def test_a_run_transforms_its_training_images_before_the_methods_own_augmentation(small):
     plain = Config(method="fedavg+rc", train=Train(batch_size=8), **small)
     turned = Config(method="fedavg+rc", train=Train(batch_size=8, transform="custom(flip=1)"), **small)
-    one, other = (next(iter(runner.prepare(c).federation.sites.values())) for c in (plain, turned))
+    one, other = (next(iter(runner.prepare(c).engine.sites.values())) for c in (plain, turned))
     before, after = (next(iter(site.reseed(0, "train").batches())) for site in (one, other))
     assert torch.equal(before.x.flip(3), after.x) and len(after.views) == 1
     assert torch.equal(one.data["val"][0][:], other.data["val"][0][:])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedbeyond import _memory, tree
-from fedbeyond.classifier import read, take, write
+from fedbeyond.classifier import move_out, read, write
 from fedbeyond.engine import aggregation
 from fedbeyond.engine.simulator import Simulator
 from fedbeyond.engine.workers import Workers
@@ -24,10 +24,10 @@ from support.paths import ROOT
 
 def folds(name):
     method = registry.build(name)
-    return method.sums and method.weighting in (by_size, uniform) and not method.pooled
+    return method.linear_aggregation and method.weighting in (by_size, uniform) and not method.pooled
 
 
-SUMS = [name for name in (SMALL.get(name, name) for name in registry.SHELVES["methods"]) if folds(name)]
+SUMS = [name for name in (SMALL.get(name, name) for name in registry.REGISTRY["methods"]) if folds(name)]
 
 
 class Watched:
@@ -36,13 +36,13 @@ class Watched:
     def __init__(self, federation):
         self.federation, self.clients, self.asked = federation, federation.clients, []
 
-    def ask(self, request, post):
+    def ask(self, request, envelope):
         assert request.kind != "train", "all at once"
-        return self.federation.ask(request, post)
+        return self.federation.ask(request, envelope)
 
-    def stream(self, request, post):
+    def stream(self, request, envelope):
         self.asked.append(request.to)
-        return self.federation.stream(request, post)
+        return self.federation.stream(request, envelope)
 
 
 def same(got, want):
@@ -53,7 +53,7 @@ def same(got, want):
 @pytest.mark.parametrize("name", SUMS)
 def test_every_server_of_sums_gets_the_same_from_replies_that_nobody_keeps(name, monkeypatch):
     want = reference(lambda: registry.build(name)).state
-    monkeypatch.setattr(aggregation, "FROM", 1)
+    monkeypatch.setattr(aggregation, "MIN_CLIENTS", 1)
     method = registry.build(name)
     watched = Watched(Simulator(method.client, toy.sites(method)))
     state, _ = simulate(method, federation=watched)
@@ -63,13 +63,13 @@ def test_every_server_of_sums_gets_the_same_from_replies_that_nobody_keeps(name,
 @pytest.mark.parametrize("name", SUMS)
 def test_sites_that_spare_memory_give_the_same_to_the_bit(name, monkeypatch):
     want = reference(lambda: registry.build(name)).state
-    monkeypatch.setattr(aggregation, "FROM", 1)
+    monkeypatch.setattr(aggregation, "MIN_CLIENTS", 1)
     monkeypatch.setattr(aggregation, "LARGE", 0)
     assert same(simulate(registry.build(name))[0], want)
 
 
 def test_where_memory_is_scarce_gradients_go_one_by_one_and_the_model_moves_out(monkeypatch):
-    monkeypatch.setattr(aggregation, "FROM", 1)
+    monkeypatch.setattr(aggregation, "MIN_CLIENTS", 1)
     monkeypatch.setattr(aggregation, "LARGE", 0)
     method = fedavg()
     sites, most = toy.sites(method), []
@@ -91,7 +91,7 @@ def test_an_optimizer_that_looks_twice_keeps_its_gradients():
 def test_a_model_that_moved_out_is_nowhere_else_and_comes_back_as_it_lay():
     net = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
     want, strides = read(net), net.weight.stride()
-    taken = take(net)
+    taken = move_out(net)
     assert same(taken, want) and list(taken["params"]) == list(want["params"])
     assert net.weight.shape == (4, 3, 3, 3) and net.weight.isnan().all()
     with pytest.raises(RuntimeError), torch.no_grad():
@@ -106,7 +106,7 @@ def test_there_are_such_servers():
 
 def test_workers_hand_over_answers_in_the_order_of_the_request(monkeypatch):
     want = reference(fedavg).state
-    monkeypatch.setattr(aggregation, "FROM", 1)
+    monkeypatch.setattr(aggregation, "MIN_CLIENTS", 1)
     method = fedavg()
     workers = Workers(method.client, toy.sites(method), 2)
     state, _ = simulate(method, federation=Watched(workers))
@@ -117,26 +117,26 @@ def test_workers_hand_over_answers_in_the_order_of_the_request(monkeypatch):
 class Swollen(Watched):
     """One of the sites sends numbers that are finite, and beyond belief."""
 
-    def stream(self, request, post):
+    def stream(self, request, envelope):
         self.asked.append(request.to)
-        for name, answer in self.federation.stream(request, post):
+        for name, answer in self.federation.stream(request, envelope):
             model = answer.body["model"]
             if name == "east":
                 model = model | {"params": tree.scale(1e6, model["params"])}
             yield name, answer._replace(body={"model": model})
 
-    def ask(self, request, post):
-        return dict(self.stream(request, post))
+    def ask(self, request, envelope):
+        return dict(self.stream(request, envelope))
 
 
 @pytest.mark.parametrize("least", [1, 99])
 def test_who_is_not_to_be_believed_is_left_out_though_it_was_taken_in(least, monkeypatch):
-    monkeypatch.setattr(aggregation, "FROM", least)
+    monkeypatch.setattr(aggregation, "MIN_CLIENTS", least)
     sizes = {name: 12 for name in ("east", "north", "south", "west")}
     method = fedavg()
     swollen = Swollen(Simulator(method.client, toy.sites(method, sizes)))
-    state, minutes = simulate(method, rounds=1, federation=swollen, sizes=sizes)
-    assert [entry["site"] for entry in minutes[0]["aside"]] == ["east"]
+    state, round_log = simulate(method, rounds=1, federation=swollen, sizes=sizes)
+    assert [entry["site"] for entry in round_log[0]["rejected"]] == ["east"]
     others = tuple(name for name in sizes if name != "east")
     absent = Absent(Simulator(method.client, toy.sites(method, sizes)))
     want, _ = simulate(method, rounds=1, federation=absent, sizes=sizes)
@@ -150,10 +150,10 @@ class Absent:
     def __init__(self, federation):
         self.federation, self.clients = federation, federation.clients
 
-    def ask(self, request, post):
+    def ask(self, request, envelope):
         return {
             name: Failure(name, "away") if name == "east" else answer
-            for name, answer in self.federation.ask(request, post).items()
+            for name, answer in self.federation.ask(request, envelope).items()
         }
 
 

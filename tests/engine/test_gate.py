@@ -14,7 +14,7 @@ from fedbeyond.engine.rounds import start
 from fedbeyond.engine.simulator import Simulator
 from fedbeyond.errors import FederationError
 from fedbeyond.experiment import registry
-from fedbeyond.server import Failure, Post, Reply, Request
+from fedbeyond.server import Envelope, Failure, Reply, Request
 from fedbeyond.testing import toy
 
 METHOD = registry.build("scaffold+ga")
@@ -25,7 +25,7 @@ def good_answers():
     federation = Simulator(METHOD.client, toy.sites(METHOD))
     state = start(METHOD, federation.clients, toy.shared(METHOD))
     request = Request("train", state["server"], federation.clients)
-    return request, federation.ask(request, Post(0, 0, {}))
+    return request, federation.ask(request, Envelope(0, 0, {}))
 
 
 REQUEST, GOOD = good_answers()
@@ -129,7 +129,7 @@ def fuzz(mutations, site):
         except FederationError as error:
             raise AssertionError(f"one bad reply of three broke the quorum: {error}") from None
         assert site not in [reply.client for reply in verdict.replies], (kind, what, how)
-        assert [failure.client for failure in verdict.aside] == [site] and verdict.aside[0].reason
+        assert [failure.client for failure in verdict.rejected] == [site] and verdict.rejected[0].reason
         SEEN[kind] += 1
 
 
@@ -145,7 +145,7 @@ def nova_answers(sizes):
     federation = Simulator(NOVA.client, toy.sites(NOVA, sizes))
     state = start(NOVA, federation.clients, toy.shared(NOVA))
     request = Request("train", state["server"], federation.clients)
-    return request, federation.ask(request, Post(0, 0, {}))
+    return request, federation.ask(request, Envelope(0, 0, {}))
 
 
 @pytest.mark.parametrize("lie", [0.0, -3.0, 1e-9, 1e9])
@@ -153,13 +153,13 @@ def test_a_scalar_that_a_server_divides_by_is_no_way_in(lie):
     request, answers = nova_answers(toy.SIZES)
     bad = answers["north"]._replace(body=answers["north"].body | {"reach": torch.tensor(lie)})
     verdict = toy.gate(NOVA).admit(request, {**answers, "north": bad})
-    assert [failure.client for failure in verdict.aside] == ["north"]
+    assert [failure.client for failure in verdict.rejected] == ["north"]
 
 
 @pytest.mark.parametrize("sizes", [{"east": 8, "north": 8, "west": 900}, {"east": 8, "north": 900}])
 def test_a_site_that_is_a_hundred_times_as_large_is_welcome(sizes):
     request, answers = nova_answers(sizes)
-    assert toy.gate(NOVA, sizes).admit(request, answers).aside == []
+    assert toy.gate(NOVA, sizes).admit(request, answers).rejected == []
 
 
 def test_a_reply_of_any_depth_is_only_a_wrong_reply():
@@ -167,12 +167,12 @@ def test_a_reply_of_any_depth_is_only_a_wrong_reply():
     for _ in range(5000):
         deep = {"x": deep}
     verdict = GATE.admit(REQUEST, {**GOOD, "east": GOOD["east"]._replace(body=deep)})
-    assert [failure.client for failure in verdict.aside] == ["east"]
+    assert [failure.client for failure in verdict.rejected] == ["east"]
 
 
 def test_good_replies_pass_sorted_by_client_with_their_ledger():
     verdict = GATE.admit(REQUEST, dict(reversed(GOOD.items())))
-    assert [reply.client for reply in verdict.replies] == ["east", "north", "west"] and not verdict.aside
+    assert [reply.client for reply in verdict.replies] == ["east", "north", "west"] and not verdict.rejected
     east = {(left.name, left.kind): left.bytes for left in verdict.ledger if left.client == "east"}
     model = GOOD["east"].body["model"]
     assert east == {
@@ -191,12 +191,12 @@ def test_what_a_refused_reply_carried_out_is_in_the_ledger_too():
 
 def test_a_stranger_is_not_heard():
     verdict = GATE.admit(REQUEST, {**GOOD, "south": Reply("south", GOOD["east"].body, 20)})
-    assert [(f.client, f.reason) for f in verdict.aside] == [("south", "answered though it was not asked")]
+    assert [(f.client, f.reason) for f in verdict.rejected] == [("south", "replied though it was not asked")]
 
 
 def test_silence_counts_as_a_failure_with_the_sites_name():
     answers = {name: reply for name, reply in GOOD.items() if name != "west"}
-    assert GATE.admit(REQUEST, answers).aside == [Failure("west", "did not answer")]
+    assert GATE.admit(REQUEST, answers).rejected == [Failure("west", "sent no reply")]
 
 
 @pytest.mark.parametrize(

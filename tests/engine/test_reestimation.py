@@ -17,8 +17,8 @@ from fedbeyond.flower.policy import Policy
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.networks import batchnorm
 from fedbeyond.networks.groupnorm import with_group_norm
-from fedbeyond.networks.moments import Pass, levels, measured, tracked
-from fedbeyond.networks.statistics import refresh
+from fedbeyond.networks.moments import Pass, levels, measure_layers, tracked_layers
+from fedbeyond.networks.running_statistics import refresh
 from fedbeyond.server import Failure, Reply, Request
 from fedbeyond.testing import toy
 
@@ -74,7 +74,7 @@ def anew(sites, model, weights=None, measure=None):
 def test_layers_that_do_not_depend_on_each_other_are_measured_together():
     net = forked(toy.TASK)
     assert levels(net, toy.TASK.shape) == (("body.first", "body.beside"), ("body.behind",), ("body.last",))
-    assert "body.unused" in tracked(net)  # it is never called, and keeps what it has
+    assert "body.unused" in tracked_layers(net)  # it is never called, and keeps what it has
     assert levels(with_group_norm(toy.tiny(toy.TASK)), toy.TASK.shape) == ()
 
 
@@ -82,7 +82,7 @@ def test_layers_that_do_not_depend_on_each_other_are_measured_together():
 def test_a_network_takes_an_exchange_a_layer_less_those_beside_others(spelled, layers, exchanges):
     network = registry.make_one("networks", spelled)
     net = network(Task(("a", "b"), (3, 32, 32), network))
-    assert len(tracked(net)) == layers and len(levels(net, (3, 32, 32))) == exchanges
+    assert len(tracked_layers(net)) == layers and len(levels(net, (3, 32, 32))) == exchanges
 
 
 def test_moments_combine_by_the_law_of_total_variance():
@@ -149,7 +149,7 @@ def test_a_pass_that_waits_and_passes_begun_anew_give_the_same_bits(network):
 
     waiting, stateless = anew(sites, model), anew(sites, model, measure=stateless)
     assert tree.digest(waiting.models["model"]) == tree.digest(stateless.models["model"])
-    assert waiting.left == stateless.left and waiting.received == stateless.received
+    assert waiting.ledger == stateless.ledger and waiting.received == stateless.received
 
 
 def test_no_pass_waits_when_all_is_measured():
@@ -272,7 +272,7 @@ def test_a_sites_own_model_goes_by_that_sites_moments_alone():
 def test_what_leaves_is_declared_as_statistics_and_counted():
     sites, model = three_sites(toy.tiny)
     outcome = anew(sites, model)
-    assert {(left.client, left.request, left.name, left.kind, left.bytes) for left in outcome.left} == {
+    assert {(left.client, left.request, left.name, left.kind, left.bytes) for left in outcome.ledger} == {
         (name, "statistics", "moments", "statistics", 2 * 4 * 4)
         for name in sites  # mean and deviation of 4 channels
     }
@@ -298,7 +298,7 @@ def test_an_error_in_a_pass_reaches_who_waits_for_it():
 
 def test_a_layer_that_a_network_does_not_use_is_not_measured():
     with pytest.raises(ValueError, match=r"the network does not use body\.unused"):
-        measured(forked(toy.TASK), torch.ones(2, *toy.TASK.shape), {}, ["body.unused"])
+        measure_layers(forked(toy.TASK), torch.ones(2, *toy.TASK.shape), {}, ["body.unused"])
 
 
 def test_dp_adds_no_noise_to_moments_so_both_together_are_refused_where_there_are_any():
@@ -310,10 +310,10 @@ def test_dp_adds_no_noise_to_moments_so_both_together_are_refused_where_there_ar
 
 
 def test_a_policy_without_statistics_refuses_and_names_what_works():
-    Policy(sends=("parameters", "statistics")).measure()
-    Policy().measure()
-    with pytest.raises(PolicyError, match=r"policy lets parameters leave\. Set train\.batchnorm = 'average'"):
-        Policy(sends=("parameters",)).measure()
+    Policy(sends=("parameters", "statistics")).ensure_statistics_allowed()
+    Policy().ensure_statistics_allowed()
+    with pytest.raises(PolicyError, match=r"policy allows parameters to leave\. Set train\.batchnorm = 'average'"):
+        Policy(sends=("parameters",)).ensure_statistics_allowed()
 
 
 class Twice(nn.Module):
@@ -394,7 +394,7 @@ def test_a_network_that_ends_the_process_is_not_waited_for():
 
 def test_a_layer_that_a_network_lacks_is_named():
     with pytest.raises(ValueError, match=r"no BatchNorm layer body\.9; it has body\.1"):
-        measured(toy.tiny(toy.TASK), torch.ones(2, *toy.TASK.shape), {}, ["body.9"])
+        measure_layers(toy.tiny(toy.TASK), torch.ones(2, *toy.TASK.shape), {}, ["body.9"])
 
 
 @pytest.mark.parametrize(("width", "groups"), [(512, 32), (64, 32), (16, 8), (12, 2), (6, 1), (5, 1), (1, 1)])

@@ -11,19 +11,19 @@ import torch
 
 from fedbeyond import tree
 from fedbeyond.cli.main import app
-from fedbeyond.engine.process_pool import Crew, Memory
+from fedbeyond.engine.process_pool import ProcessPool, SharedMemory
 from fedbeyond.engine.workers import Workers
 from fedbeyond.errors import ConfigError, FederationError
-from fedbeyond.experiment import bench, registry, runner
+from fedbeyond.experiment import bench, registry, results, runner
 from fedbeyond.experiment.config import Config, Train
 from fedbeyond.methods.fedavg import fedavg
-from fedbeyond.server import Post, Request
+from fedbeyond.server import Envelope, Request
 from fedbeyond.testing import toy
 from fedbeyond.testing.laws import reference, simulate
 from support.method_settings import SMALL
 
-FEDERATED = [SMALL.get(name, name) for name in registry.SHELVES["methods"] if not registry.build(name).pooled]
-WRAPPED = [f"fedavg+{wrapper}" for wrapper in registry.SHELVES["wrappers"]] + ["scaffold+rc+sha"]
+FEDERATED = [SMALL.get(name, name) for name in registry.REGISTRY["methods"] if not registry.build(name).pooled]
+WRAPPED = [f"fedavg+{wrapper}" for wrapper in registry.REGISTRY["wrappers"]] + ["scaffold+rc+sha"]
 
 
 @pytest.mark.parametrize("name", [*FEDERATED, *WRAPPED])
@@ -35,7 +35,7 @@ def test_every_method_over_two_workers_equals_the_simulator_bit_for_bit(name):
     finally:
         workers.close()
     want = reference(lambda: registry.build(name))
-    for got, expected in ((state, want.state), (workers.here.slots, want.slots)):
+    for got, expected in ((state, want.state), (workers.here.client_states, want.client_states)):
         flat, other = tree.flatten(got), tree.flatten(expected)
         assert flat.keys() == other.keys()
         assert all(torch.equal(flat[key], other[key]) for key in flat)
@@ -58,7 +58,7 @@ def test_a_run_with_workers_writes_the_same_files_and_can_go_on_without_them(tmp
     for name in ("results.jsonl", "best.safetensors", "checkpoint.safetensors", "machine.json"):
         assert (tmp_path / "two" / name).read_bytes() == (tmp_path / "one" / name).read_bytes(), name
     list(runner.run(runner.prepare(config, workers=3), tmp_path / "three"))
-    costs = [runner.results.read(tmp_path / name / "times.jsonl") for name in ("one", "three")]
+    costs = [results.read(tmp_path / name / "times.jsonl") for name in ("one", "three")]
     assert len({str(list(lines)[-1]["flops"]) for lines in costs}) == 1
 
 
@@ -68,14 +68,14 @@ def test_a_site_that_fails_in_a_worker_is_a_site_that_fails():
     sites[0].sampler = None
     workers = Workers(method.client, sites, 2)
     names = workers.clients
-    answers = workers.ask(Request("train", toy.shared(method), names), Post(0, 0, {}))
+    answers = workers.ask(Request("train", toy.shared(method), names), Envelope(0, 0, {}))
     workers.close()
     assert answers[sites[0].name].reason == "TypeError: 'NoneType' object is not callable"
     assert [answers[name].client for name in names] == list(names)
 
 
 def test_memory_grows_and_keeps_trees_as_they_are():
-    memory = Memory()
+    memory = SharedMemory()
     small = {"a": torch.tensor(3), "empty": {}, "flag": torch.tensor([True, False]), "none": torch.empty(0, 2)}
     large = {"x": torch.arange(100_000.0).view(100, 1000).t(), "half": torch.ones(3, dtype=torch.bfloat16)}
     for given in (small, large, small):
@@ -92,14 +92,14 @@ def act(notes, common, own):
 
 
 def test_a_worker_that_dies_is_said_and_the_others_end():
-    crew = Crew(act, 2)
-    pids = [worker.process.pid for worker in crew.workers]
+    pool = ProcessPool(act, 2)
+    pids = [worker.process.pid for worker in pool.workers]
     common, own = {"x": torch.tensor(1)}, {"y": torch.tensor(2)}
-    told = [(notes["pid"], int(found["sum"])) for _, notes, found in crew.do(common, [({"do": ""}, own)] * 6)]
+    told = [(notes["pid"], int(found["sum"])) for _, notes, found in pool.run(common, [({"do": ""}, own)] * 6)]
     assert {number for number, _ in told} <= set(pids) and [total for _, total in told] == [3] * 6
     with pytest.raises(FederationError, match="a worker process died"):
-        list(crew.do(common, [({"do": "die"}, own)]))
-    crew.close()
+        list(pool.run(common, [({"do": "die"}, own)]))
+    pool.close()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
@@ -109,18 +109,18 @@ def slow(notes, common, own):
 
 
 def test_workers_that_nobody_waits_for_any_more_end_without_a_word(capfd):
-    crew = Crew(slow, 2)
-    doing = crew.do({}, [({}, {})] * 4)
+    pool = ProcessPool(slow, 2)
+    doing = pool.run({}, [({}, {})] * 4)
     next(doing)  # each is now at its next task, or at its first
-    crew.close()
-    assert capfd.readouterr() == ("", "") and crew.workers == []
+    pool.close()
+    assert capfd.readouterr() == ("", "") and pool.workers == []
 
 
 SCRIPT = """
 import os, time, torch
-from fedbeyond.engine.process_pool import Crew
-crew = Crew(lambda notes, common, own: ({}, {}), 2)
-print(*(worker.process.pid for worker in crew.workers), flush=True)
+from fedbeyond.engine.process_pool import ProcessPool
+pool = ProcessPool(lambda notes, common, own: ({}, {}), 2)
+print(*(worker.process.pid for worker in pool.workers), flush=True)
 time.sleep(60)
 """
 
@@ -147,7 +147,7 @@ def alive(pid):
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
-    [(["--threads", "2"], "2 workers have one thread each"), (["--profile"], "a profile looks at one process")],
+    [(["--threads", "2"], "2 workers have one thread each"), (["--profile"], "a profile measures one process")],
 )
 def test_what_workers_cannot_be_asked_for_is_refused(words, complaint, tmp_path):
     given = ["run", "-t", "sketch", "--set", "data=styles(share=0.05)", "--out", str(tmp_path), "--workers", "2"]
@@ -172,4 +172,4 @@ def test_cores_are_shared_out_to_runs_first_and_then_to_their_sites(
     todo, cores, threads, jobs, workers, want, monkeypatch
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    assert bench.spread(todo, "cpu", threads, jobs, workers) == want
+    assert bench.plan_processes(todo, "cpu", threads, jobs, workers) == want

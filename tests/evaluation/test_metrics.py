@@ -11,7 +11,7 @@ from sklearn import metrics
 from torch import nn
 
 from fedbeyond.classifier import measure
-from fedbeyond.evaluation.metrics import calibration_error, evaluate, judge
+from fedbeyond.evaluation.metrics import calibration_error, classification_metrics, evaluate
 from fedbeyond.images import View, mapped
 
 
@@ -29,8 +29,8 @@ def cases(draw):
 
 @given(cases())
 def test_shares_are_those_of_scikit_learn(case):
-    chances, labels = case
-    told, answers = judge(chances, labels), chances.argmax(1)
+    probabilities, labels = case
+    told, answers = classification_metrics(probabilities, labels), probabilities.argmax(1)
     assert told["accuracy"] == pytest.approx(metrics.accuracy_score(labels, answers), abs=1e-6)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of classes that are answered and not there
@@ -38,36 +38,38 @@ def test_shares_are_those_of_scikit_learn(case):
     for average, name in (("macro", "f1"), ("weighted", "f1_weighted")):
         want = metrics.f1_score(labels, answers, average=average, zero_division=0)
         assert told[name] == pytest.approx(want, abs=1e-6)
-    want = metrics.confusion_matrix(labels, answers, labels=range(chances.shape[1]))
+    want = metrics.confusion_matrix(labels, answers, labels=range(probabilities.shape[1]))
     assert told["confusion"] == want.tolist()
 
 
 @given(cases())
 def test_auc_is_that_of_scikit_learn_over_the_classes_present(case):
-    chances, labels = case
-    told = judge(chances, labels)
+    probabilities, labels = case
+    told = classification_metrics(probabilities, labels)
     present = sorted(set(labels.tolist()))
     if len(present) == 1:
         assert "auc" not in told
         return
-    areas = [metrics.roc_auc_score(labels == place, chances[:, place]) for place in present]
+    areas = [metrics.roc_auc_score(labels == place, probabilities[:, place]) for place in present]
     weights = [int((labels == place).sum()) for place in present]
     assert told["auc"] == pytest.approx(sum(areas) / len(areas))
     assert told["auc_weighted"] == pytest.approx(sum(a * w for a, w in zip(areas, weights, strict=True)) / sum(weights))
-    if len(present) == chances.shape[1] > 2:
+    if len(present) == probabilities.shape[1] > 2:
         for average, name in (("macro", "auc"), ("weighted", "auc_weighted")):
-            want = metrics.roc_auc_score(labels, chances, multi_class="ovr", average=average)
+            want = metrics.roc_auc_score(labels, probabilities, multi_class="ovr", average=average)
             assert told[name] == pytest.approx(want)
-    if chances.shape[1] == 2:  # either class against the other is the same area: that of scikit-learn's binary score
-        want = metrics.roc_auc_score(labels, chances[:, 1])
+    if (
+        probabilities.shape[1] == 2
+    ):  # either class against the other is the same area: that of scikit-learn's binary score
+        want = metrics.roc_auc_score(labels, probabilities[:, 1])
         assert told["auc"] == pytest.approx(want, abs=1e-12) and told["auc_weighted"] == pytest.approx(want, abs=1e-12)
 
 
 @given(cases(), st.integers(0, 5))
 def test_of_one_class_alone_shares_are_those_of_scikit_learn_and_there_is_no_auc(case, place):
-    chances, labels = case
-    labels = torch.full_like(labels, min(place, chances.shape[1] - 1))
-    told, answers = judge(chances, labels), chances.argmax(1)
+    probabilities, labels = case
+    labels = torch.full_like(labels, min(place, probabilities.shape[1] - 1))
+    told, answers = classification_metrics(probabilities, labels), probabilities.argmax(1)
     assert not {"auc", "auc_weighted"} & told.keys()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn warns of a single class
@@ -83,10 +85,10 @@ def test_auc_of_chances_with_few_values_is_that_of_scikit_learn(count, steps, se
     """As of a network that is sure of everything: nearly all are ties."""
     rng = torch.Generator().manual_seed(seed)
     labels = torch.cat([torch.arange(count), torch.randint(count, (30,), generator=rng)])
-    chances = torch.randint(steps + 1, (len(labels), count), generator=rng).float() + 0.01
-    chances = chances / chances.sum(1, keepdim=True)
-    told = judge(chances, labels)
-    areas = [metrics.roc_auc_score(labels == place, chances[:, place]) for place in range(count)]
+    probabilities = torch.randint(steps + 1, (len(labels), count), generator=rng).float() + 0.01
+    probabilities = probabilities / probabilities.sum(1, keepdim=True)
+    told = classification_metrics(probabilities, labels)
+    areas = [metrics.roc_auc_score(labels == place, probabilities[:, place]) for place in range(count)]
     assert told["auc"] == pytest.approx(sum(areas) / count, abs=1e-12)
 
 
@@ -94,7 +96,7 @@ def test_auc_is_exact_where_one_class_is_rare_among_many_images():
     rng = torch.Generator().manual_seed(0)
     labels = (torch.rand(300_000, generator=rng) > 5e-5).long()
     first = torch.rand(300_000, generator=rng)
-    told = judge(torch.stack([first, 1 - first], 1), labels)
+    told = classification_metrics(torch.stack([first, 1 - first], 1), labels)
     assert 0 < int((labels == 0).sum()) < 50
     areas = [metrics.roc_auc_score(labels == place, chance) for place, chance in enumerate((first, 1 - first))]
     assert told["auc"] == pytest.approx(sum(areas) / 2, abs=1e-12)
@@ -108,13 +110,13 @@ def test_calibration_error_by_hand():
 
 
 def test_a_class_without_images_has_no_recall():
-    told = judge(torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]]), torch.tensor([0, 0]))
+    told = classification_metrics(torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]]), torch.tensor([0, 0]))
     assert told["recall"] == [0.5, None, None] and told["balanced_accuracy"] == 0.5
     assert told["f1"] == pytest.approx((2 / 3 + 0) / 2)  # of the class that is there and the one that was answered
 
 
 def test_of_many_classes_no_confusion_is_kept():
-    assert "confusion" not in judge(torch.eye(17), torch.arange(17))
+    assert "confusion" not in classification_metrics(torch.eye(17), torch.arange(17))
 
 
 def test_images_are_read_a_batch_at_a_time():

@@ -10,8 +10,8 @@ import torch
 
 from fedbeyond.cli import main
 from fedbeyond.errors import ConfigError
-from fedbeyond.evaluation.selection import Measured, chosen, groups, pooled_mean, selection
-from fedbeyond.experiment import checkpoint, runner
+from fedbeyond.evaluation.selection import DomainScore, groups, pooled_mean, select_round, selection_score
+from fedbeyond.experiment import checkpoint, run_folder, runner
 from fedbeyond.experiment.config import Config, Train
 from fedbeyond.export.export import CARD, export
 from fedbeyond.report import table
@@ -46,7 +46,7 @@ def test_domains_with_fewer_than_20_samples_are_pooled(samples, want):
 
 
 def test_groups_count_equally_and_domains_in_a_group_by_their_samples():
-    domains = {"a": Measured(0.5, 2.0, 40), "s": Measured(1.0, 0.5, 5), "t": Measured(0.2, 1.5, 15)}
+    domains = {"a": DomainScore(0.5, 2.0, 40), "s": DomainScore(1.0, 0.5, 5), "t": DomainScore(0.2, 1.5, 15)}
     value, loss = pooled_mean(domains)
     assert value == pytest.approx((0.5 + (5 * 1.0 + 15 * 0.2) / 20) / 2)  # 0.45; counted equally: 0.567
     assert loss == pytest.approx((2.0 + (5 * 0.5 + 15 * 1.5) / 20) / 2)
@@ -56,23 +56,23 @@ def test_one_validation_sample_does_not_choose_a_constant_model():
     constant = {"a": client(0.6, 50), "b": client(0.6, 50), "e": client(1.0, 1)}
     good = {"a": client(0.75, 50), "b": client(0.75, 50), "e": client(0.0, 1)}
     lines = run(constant, good)
-    assert chosen(lines) is lines[1]  # unweighted means: 0.733 and 0.5
-    assert selection(lines[1]) == pytest.approx((0.75 * 50 / 51 + 0.75) / 2)  # e joins a
+    assert select_round(lines) is lines[1]  # unweighted means: 0.733 and 0.5
+    assert selection_score(lines[1]) == pytest.approx((0.75 * 50 / 51 + 0.75) / 2)  # e joins a
 
 
 def test_clients_of_one_domain_are_counted_together_before_it_is_called_small():
     half = client(1.0, 10) | {"domain": "a"}
     lines = run({"a-0": half, "a-1": half, "b": client(0.5, 80)})
-    assert selection(lines[0]) == pytest.approx(0.75)  # 20 samples: a domain of its own
+    assert selection_score(lines[0]) == pytest.approx(0.75)  # 20 samples: a domain of its own
 
 
 def test_ties_go_to_the_lower_loss_and_then_to_the_later_round():
     lines = run({"a": client(0.8, loss=0.9)}, {"a": client(0.8, loss=0.4)}, {"a": client(0.8, loss=0.5)})
-    assert chosen(lines) is lines[1]
+    assert select_round(lines) is lines[1]
     lines = run({"a": client(0.8)}, {"a": client(0.8)}, {"a": client(0.7, loss=0.1)})
-    assert chosen(lines) is lines[1]
+    assert select_round(lines) is lines[1]
     lines = run({"a": client(0.8, loss=0.9)}, {"a": client(0.8, loss=float("nan"))})
-    assert chosen(lines) is lines[0]
+    assert select_round(lines) is lines[0]
 
 
 def test_accuracies_that_differ_by_rounding_alone_are_a_tie():
@@ -84,7 +84,7 @@ def test_accuracies_that_differ_by_rounding_alone_are_a_tie():
         {"a": client(share(10), 50), "b": client(share(10), 50)},
     )
     assert sum(lines[0]["scores"][name]["val"]["accuracy"] for name in "ab") != 2 * share(10)  # float32
-    assert chosen(lines) is lines[0] and chosen(lines[::-1]) is lines[0]
+    assert select_round(lines) is lines[0] and select_round(lines[::-1]) is lines[0]
 
 
 def test_the_loss_of_a_tie_is_pooled_as_the_accuracy_is():
@@ -92,7 +92,7 @@ def test_the_loss_of_a_tie_is_pooled_as_the_accuracy_is():
         {"a": client(0.8, 99, loss=0.5), "e": client(0.8, 1, loss=9.0)},  # 0.585 by samples, 4.75 counted equally
         {"a": client(0.8, 99, loss=0.6), "e": client(0.8, 1, loss=0.6)},
     )
-    assert chosen(lines) is lines[0]
+    assert select_round(lines) is lines[0]
 
 
 def test_a_small_domain_that_was_away_keeps_its_last_result_in_the_pool():
@@ -101,14 +101,16 @@ def test_a_small_domain_that_was_away_keeps_its_last_result_in_the_pool():
         {"a": client(0.6, 30), "t": client(0.3, 10)},  # (0.6 + (0.9 + 0.3) / 2) / 2 = 0.6
         {"a": client(0.65, 30), "s": client(0.5, 10), "t": client(0.5, 10)},  # (0.65 + 0.5) / 2 = 0.575
     )
-    assert chosen(lines) is lines[1]
+    assert select_round(lines) is lines[1]
 
 
 def test_lines_of_older_versions_count_every_domain_equally_unless_they_hold_its_counts():
     old = {"a": {"val": {"accuracy": 0.4, "loss": 1.0}}, "b": {"val": {"accuracy": 0.8, "loss": 1.0}}}
-    assert selection({"scores": old}) == pytest.approx(0.6)
+    assert selection_score({"scores": old}) == pytest.approx(0.6)
     counted = {"a": {"val": {"accuracy": 0.5, "loss": 1.0, "confusion": [[1, 1], [0, 0]]}}, "b": old["b"]}
-    assert selection({"scores": counted}) == pytest.approx((2 * 0.5 + 20 * 0.8) / 22)  # not known: as many as needed
+    assert selection_score({"scores": counted}) == pytest.approx(
+        (2 * 0.5 + 20 * 0.8) / 22
+    )  # not known: as many as needed
 
 
 def mixed(right, wrong, healthy=0, missed=0):
@@ -125,18 +127,18 @@ def test_a_constant_model_is_not_chosen_by_balanced_accuracy_though_most_sites_h
     constant = {name: mixed(0, 0, healthy=30) for name in "abc"} | {"d": mixed(0, 20, healthy=80)}
     useful = {name: mixed(0, 0, healthy=24, missed=6) for name in "abc"} | {"d": mixed(16, 4, healthy=66, missed=14)}
     lines = run(constant, useful)
-    assert chosen(lines, "balanced_accuracy") is lines[1] and chosen(lines) is lines[0]
-    assert selection(lines[0], "balanced_accuracy") == pytest.approx(0.5)
+    assert select_round(lines, "balanced_accuracy") is lines[1] and select_round(lines) is lines[0]
+    assert selection_score(lines[0], "balanced_accuracy") == pytest.approx(0.5)
     # healthy 24 * 3 + 66 of 170, sick 16 of 20
-    assert selection(lines[1], "balanced_accuracy") == pytest.approx((138 / 170 + 16 / 20) / 2)
+    assert selection_score(lines[1], "balanced_accuracy") == pytest.approx((138 / 170 + 16 / 20) / 2)
 
 
 def test_balanced_accuracy_of_a_domain_is_that_of_its_clients_samples_together():
     """Each client has one class: the recall of a client is no balanced accuracy."""
     clients = {"a-0": mixed(0, 0, healthy=72), "a-1": mixed(0, 28)}
     lines = run({name: one | {"domain": "a"} for name, one in clients.items()})
-    assert selection(lines[0], "balanced_accuracy") == pytest.approx(0.5)
-    assert selection(lines[0]) == pytest.approx(0.72)
+    assert selection_score(lines[0], "balanced_accuracy") == pytest.approx(0.5)
+    assert selection_score(lines[0]) == pytest.approx(0.72)
 
 
 def test_balanced_accuracy_is_a_rule_of_its_own_and_the_rule_of_runs_that_name_it():
@@ -150,7 +152,7 @@ def test_balanced_accuracy_is_a_rule_of_its_own_and_the_rule_of_runs_that_name_i
     other = [line | {"seed": 1} for line in lines]
     with pytest.raises(ConfigError, match=r"differ in train.select \(source-validation, .*choose one with --select"):
         table.tabulate([*named, *other])
-    with pytest.raises(ConfigError, match=r"hold no balanced_accuracy for validation, because an older version"):
+    with pytest.raises(ConfigError, match=r"hold no balanced_accuracy for validation, which --select needs"):
         table.tabulate(run({"a": client(0.9)}), "source-validation-balanced")
 
 
@@ -198,7 +200,7 @@ def flat(text):
 def test_the_model_of_six_hospitals_is_not_the_constant_one_that_an_unweighted_mean_selects(six, call, tmp_path):
     said = call("run", six / "six.toml", "--out", six / "runs")
     place = six / "runs" / "fedavg" / "a" / "seed-0"
-    lines = runner.lines(place)
+    lines = run_folder.lines(place)
     assert [lines[0]["scores"][name]["images"] for name in "bcdef"] == [20, 24, 22, 1, 6]
 
     def unweighted(line):
@@ -254,12 +256,12 @@ def test_a_constant_model_is_warned_about_wherever_it_is_seen(six, call, tmp_pat
 def test_the_key_select_decides_which_model_is_saved_and_exported(tmp_path):
     config = hospitals(tmp_path / "visits.csv", seed=4)
     balanced = replace(config, train=replace(config.train, select="source-validation-balanced"))
-    assert "select" not in config.identity()["train"] and balanced.setting() == config.setting()
+    assert balanced.setting() == config.setting()
     assert balanced.digest() != config.digest()
     lines = list(runner.run(runner.prepare(config), tmp_path / "one"))
     others = list(runner.run(runner.prepare(balanced), tmp_path / "two"))
     assert [line | {"select": "source-validation-balanced"} for line in lines] == others
-    best, other = chosen(lines)["round"], chosen(lines, "balanced_accuracy")["round"]
+    best, other = select_round(lines)["round"], select_round(lines, "balanced_accuracy")["round"]
     assert best != other  # or this shows nothing
     assert checkpoint.load(tmp_path / "one" / "best.safetensors")[1] == {"round": best}
     assert checkpoint.load(tmp_path / "two" / "best.safetensors")[1] == {"round": other}
@@ -274,8 +276,7 @@ def test_the_card_describes_the_model_that_was_saved_even_if_another_round_would
     place = tmp_path / "fedavg" / "a" / "seed-0"
     model, notes = checkpoint.load(place / "best.safetensors")
     assert notes == {"round": 1}
-    checkpoint.save(place / "best.safetensors", model, round=0)  # as an older version would have it
+    checkpoint.save(place / "best.safetensors", model, round=0)
     card = json.loads((export(place, tmp_path / "model") / CARD).read_text())
-    first = runner.lines(place)[0]["scores"]["a"]["test"]
+    first = run_folder.lines(place)[0]["scores"]["a"]["test"]
     assert card["round"] == 1 and card["scores"]["a"]["test"] == first
-    assert "model of round 1, selected by another version; round 2 would be selected now" in card["warnings"][-1]

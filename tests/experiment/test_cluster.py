@@ -17,7 +17,7 @@ import pytest
 
 from fedbeyond.cli import main
 from fedbeyond.errors import ConfigError, FederationError
-from fedbeyond.experiment import bench, cluster, runner
+from fedbeyond.experiment import bench, cluster, run_folder, runner
 from fedbeyond.experiment.config import Bench, Config, Train
 
 missing = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
@@ -34,7 +34,7 @@ FILES = ("results.jsonl", "checkpoint.safetensors", "best.safetensors", "config.
 @pytest.fixture(scope="module")
 def ray() -> Iterator[object]:
     """One cluster for all tests here, started as the command starts its own."""
-    found = cluster.require(cluster.HERE)
+    found = cluster.ensure_available(cluster.HERE)
     with cluster.connected(found, cluster.HERE, 1):
         yield found
     assert within(60, lambda: not offspring())
@@ -83,7 +83,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def on_ray(config: Config, out: Path) -> dict[Path, str]:
     out.mkdir(exist_ok=True)
-    return cluster.work([(config, runner.place(out, config))], out, cluster.HERE, "cpu", 1)
+    return cluster.work([(config, run_folder.path(out, config))], out, cluster.HERE, "cpu", 1)
 
 
 @needs_ray
@@ -95,9 +95,7 @@ def test_a_grid_on_ray_ends_with_the_bytes_of_one_without_and_a_method_that_brea
     grid = replace(config, bench=Bench(methods=methods))
     told = []
     for on in ("", cluster.HERE):
-        with pytest.raises(
-            FederationError, match=r"1 of 3 runs broke down: fedprox\(mu=1e\+30\), sketch unseen"
-        ) as end:
+        with pytest.raises(FederationError, match=r"1 of 3 runs failed: fedprox\(mu=1e\+30\), sketch unseen") as end:
             bench.run_all(grid, Path(on or "alone"), "cpu", 1, on=on).ensure_complete()
         told.append(str(end.value))
         assert "3/3 scaffold, sketch unseen, seed 0: round 2/2" in capsys.readouterr().err
@@ -113,17 +111,17 @@ def test_a_grid_on_ray_ends_with_the_bytes_of_one_without_and_a_method_that_brea
 
 @needs_ray
 def test_a_run_that_another_process_plays_is_left_to_it(ray, config, tmp_path):
-    with runner.claimed(runner.place(tmp_path, config), config):
+    with run_folder.locked(run_folder.path(tmp_path, config), config):
         assert on_ray(config, tmp_path) == {}
-    assert not runner.finished(runner.place(tmp_path, config), config)
+    assert not run_folder.is_finished(run_folder.path(tmp_path, config))
 
 
 @needs_ray
 def test_a_machine_that_does_not_see_the_folder_of_runs_is_named_and_the_command_ends(ray, config, tmp_path):
     order = json.dumps({"mark": str(tmp_path / "elsewhere" / "mark"), "start": "/"})
-    task = ray.remote(cluster.play).remote(order)
-    with pytest.raises(ConfigError, match=r"^\S+ does not see \S+elsewhere as this machine does; let --out be in"):
-        cluster.gather(ray, {task: cluster.Played(config, tmp_path, "")})
+    task = ray.remote(cluster.run_task).remote(order)
+    with pytest.raises(ConfigError, match=r"^\S+ does not share \S+elsewhere with this machine; give --out a folder"):
+        cluster.gather(ray, {task: cluster.RemoteRun(config, tmp_path, "")})
 
 
 @needs_ray
@@ -150,12 +148,12 @@ def open_files(number: int) -> list[Path]:
 def test_a_run_whose_process_is_killed_goes_on_where_it_was(ray, config, tmp_path):
     config = replace(config, train=Train(rounds=16, batch_size=8))
     list(runner.run(runner.prepare(config), tmp_path / "whole"))
-    folder, before = runner.place(tmp_path / "torn", config), []
+    folder, before = run_folder.path(tmp_path / "torn", config), []
 
     def kill() -> None:
-        if within(60, lambda: len(runner.lines(folder)) > 4):
+        if within(60, lambda: len(run_folder.lines(folder)) > 4):
             before.append((folder / "times.jsonl").read_text().splitlines()[:2])
-            (player,) = (number for number, name in offspring().items() if name.startswith("ray::play"))
+            (player,) = (number for number, name in offspring().items() if name.startswith("ray::run_task"))
             os.kill(player, signal.SIGKILL)
             before.append((folder / "done").exists())
 
@@ -172,13 +170,14 @@ def test_a_run_whose_process_dies_whenever_it_is_played_is_told(ray, config, tmp
     (tmp_path / "deadly.py").write_text("import os\nos._exit(1)\n")
     monkeypatch.setattr(cluster, "RETRIES", 0)
     (why,) = on_ray(replace(config, plugins=(str(tmp_path / "deadly.py"),)), tmp_path / "out").values()
-    assert why.startswith("scaffold+ga, sketch unseen, seed 0: its process died 1 times, perhaps for want of memory (")
+    death = "its process died 1 times, perhaps because memory was full ("
+    assert why.startswith(f"scaffold+ga, sketch unseen, seed 0: {death}")
 
 
 @needs_ray
 def test_stopped_with_ctrl_c_a_grid_keeps_its_rounds_leaves_no_process_and_can_go_on_without_ray(config, tmp_path):
     config = replace(config, train=Train(rounds=200, batch_size=8))
-    folder = runner.place(tmp_path, config)
+    folder = run_folder.path(tmp_path, config)
     words = ["--set", "train.rounds=200", "--set", "train.batch_size=8", "--set", f"data={config.data}"]
     words += ["--set", f"network={config.network}", "--set", "method=scaffold+ga", "--set", "target=sketch"]
     words += ["--device", "cpu", "--out", str(tmp_path), "--on", "ray"]
@@ -186,7 +185,7 @@ def test_stopped_with_ctrl_c_a_grid_keeps_its_rounds_leaves_no_process_and_can_g
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(call, preexec_fn=hear, **pipes) as process:
         try:
-            assert within(300, lambda: process.poll() is not None or len(runner.lines(folder)) > 4)
+            assert within(300, lambda: process.poll() is not None or len(run_folder.lines(folder)) > 4)
             started = offspring(process.pid)
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=60)
@@ -194,7 +193,7 @@ def test_stopped_with_ctrl_c_a_grid_keeps_its_rounds_leaves_no_process_and_can_g
             process.kill()
     assert process.returncode == 130 and "stopped; finished rounds are kept: give the same command again" in err
     assert len(started) > 3 and within(30, lambda: not any(Path(f"/proc/{number}").exists() for number in started))
-    kept = len(runner.lines(folder))
+    kept = len(run_folder.lines(folder))
     assert 4 < kept < 200 and not list(tmp_path.glob(".shared*"))
     rest = runner.run(runner.prepare(config), folder)
     assert kept - 2 <= next(rest)["round"] <= kept  # a round whose checkpoint was not yet written is played again
@@ -209,23 +208,23 @@ def order(config: Config, tmp_path: Path, **other: object) -> str:
 
 def test_a_machine_with_other_files_is_refused(config, tmp_path):
     with pytest.raises(
-        ConfigError, match=r"cannot enter \S+nowhere \(No such file or directory\); give the command in"
+        ConfigError, match=r"cannot enter \S+nowhere \(No such file or directory\); start the command in"
     ):
-        cluster.play(order(config, tmp_path, start=str(tmp_path / "nowhere")))
+        cluster.run_task(order(config, tmp_path, start=str(tmp_path / "nowhere")))
     plugin = tmp_path / "mine.py"
     plugin.write_text("")
     config = replace(config, plugins=(str(plugin),))
     letter = order(config, tmp_path)
     plugin.write_text("# other")
     with pytest.raises(ConfigError, match="other plugins or split files than this machine; install the same"):
-        cluster.play(letter)
+        cluster.run_task(letter)
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("--on", "rya"), "--on takes ray, HOST:PORT or ray://HOST:PORT; got 'rya'"),
-        (("--on", "ray", "--jobs", "2"), "--jobs and --workers share out one machine; leave them out"),
+        (("--on", "ray", "--jobs", "2"), "--jobs and --workers divide the cores of one machine; leave them out"),
         (("--on", "head:6379", "--device", "cuda:1"), "Ray chooses the GPU of a run; give --device cuda with --on"),
     ],
 )
@@ -247,4 +246,4 @@ def test_an_address_at_which_nobody_is_ends_the_command_at_once():
 def test_where_ray_is_not_installed_one_reads_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # as Python marks what cannot be imported
     with pytest.raises(ConfigError, match=r"Ray is not installed .* pip install 'fedbeyond\[ray\]'"):
-        cluster.require("head:6379")
+        cluster.ensure_available("head:6379")

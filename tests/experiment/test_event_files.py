@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedbeyond.errors import ConfigError
-from fedbeyond.experiment import bench, event_files, runner
+from fedbeyond.experiment import bench, event_files, run_folder, runner
 from fedbeyond.experiment.config import Bench, Config, Train
 from support.paths import ROOT
 
@@ -31,7 +31,7 @@ def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def assert_same(folder: Path, rounds: int = 3) -> None:
-    found, lines = read(folder), runner.lines(folder)
+    found, lines = read(folder), run_folder.lines(folder)
     assert len(lines) == rounds
 
     def told(values):
@@ -40,10 +40,10 @@ def assert_same(folder: Path, rounds: int = 3) -> None:
     assert found["accuracy/sketch/test"] == told(line["scores"]["sketch"]["test"]["accuracy"] for line in lines)
     assert found["loss/photo/val"] == told(line["scores"]["photo"]["val"]["loss"] for line in lines)
     assert found["weights/photo"] == told(line["weights"]["photo"] for line in lines)
-    assert found["left/photo"] == told(
-        sum(size for names in line["left"]["photo"].values() for size in names.values()) for line in lines
+    assert found["bytes_up/photo"] == told(
+        sum(size for names in line["bytes_up"]["photo"].values() for size in names.values()) for line in lines
     )
-    assert found["aside"] == told([0] * rounds)
+    assert found["rejected"] == told([0] * rounds)
     assert set(found) == {name for line in lines for name in event_files.numbers(line)}
 
 
@@ -54,28 +54,29 @@ def test_numbers_of_a_line_have_names_and_what_is_no_number_is_left_out():
             "b": {"test": {"accuracy": 0.5}},
         },
         "weights": {"a-1": 1.0},
-        "told": {"gaps": {"a-1": 0.25}},
-        "left": {"a-1": {"parameters": {"model": 40, "control": 2}, "scalars": {"gap": 4}}},
-        "aside": [{"site": "a-1", "reason": "late"}],
+        "diagnostics": {"gaps": {"a-1": 0.25}},
+        "bytes_up": {"a-1": {"parameters": {"model": 40, "control": 2}, "scalars": {"gap": 4}}},
+        "rejected": [{"site": "a-1", "reason": "late"}],
     }
     assert event_files.numbers(line) == {
-        "loss/a-1/val": 2, "accuracy/b/test": 0.5, "weights/a-1": 1, "told/gaps/a-1": 0.25, "left/a-1": 46, "aside": 1,
+        "loss/a-1/val": 2, "accuracy/b/test": 0.5, "weights/a-1": 1, "diagnostics/gaps/a-1": 0.25, "bytes_up/a-1": 46,
+        "rejected": 1,
     }  # fmt: skip
 
 
 def test_events_hold_what_the_results_hold(config, tmp_path):
     bench.run_one(config, tmp_path, "cpu", 1, tensorboard=True)
-    folder = runner.place(tmp_path, config)
+    folder = run_folder.path(tmp_path, config)
     assert_same(folder)
-    assert any(tag.startswith("told/") for tag in read(folder))
+    assert any(tag.startswith("diagnostics/") for tag in read(folder))
 
 
 def test_a_run_that_was_stopped_has_each_round_once(config, tmp_path):
-    folder = runner.place(tmp_path, config)
+    folder = run_folder.path(tmp_path, config)
     lines = event_files.mirrored(runner.run(runner.prepare(config), folder), folder)
     next(lines), next(lines)
     lines.close()
-    assert [step for step, _ in read(folder)["aside"]] == [0, 1]
+    assert [step for step, _ in read(folder)["rejected"]] == [0, 1]
     whole = (folder / "results.jsonl").read_text()
     one = runner.run(runner.prepare(config), tmp_path / "other")
     next(one), one.close()  # as if it had been killed before the second round's checkpoint was there
@@ -88,7 +89,7 @@ def test_a_run_that_was_stopped_has_each_round_once(config, tmp_path):
 
 def test_a_run_that_is_over_gets_its_events_without_being_played_again(config, tmp_path):
     bench.run_one(config, tmp_path, "cpu", 1)
-    folder = runner.place(tmp_path, config)
+    folder = run_folder.path(tmp_path, config)
     assert not (folder / "tensorboard").exists()
     model = (folder / "checkpoint.safetensors").stat().st_mtime_ns
     for _ in range(2):
@@ -148,6 +149,6 @@ def test_the_loop_in_the_docs_tells_a_tracker_every_round_in_ten_lines(tracker, 
     monkeypatch.setitem(sys.modules, tracker, stand_in)
     monkeypatch.chdir(tmp_path)
     exec(compile(block, DOCS.name, "exec"), {})
-    lines = runner.lines(next(tmp_path.rglob("results.jsonl")).parent)
+    lines = run_folder.lines(next(tmp_path.rglob("results.jsonl")).parent)
     assert told[0]["method"] == "fedavg+ga" and len(lines) == 3
     assert told[1:] == [(line["round"], event_files.numbers(line)) for line in lines]

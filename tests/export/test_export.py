@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbeyond.classifier import scores, write
+from fedbeyond.classifier import logits, write
 from fedbeyond.cli import main
 from fedbeyond.errors import ConfigError, DataError, StorageError
-from fedbeyond.experiment import checkpoint, runner
+from fedbeyond.experiment import checkpoint, run_folder, runner
 from fedbeyond.experiment.config import parse
 from fedbeyond.export.export import CARD, Exported, export, temperature
 from fedbeyond.export.predict import predict
@@ -40,12 +40,12 @@ def test_an_exported_model_says_what_it_said_in_the_run(run, tmp_path):
     setup = runner.prepare(config)
     last = checkpoint.load(folder / runner.LAST)[0]  # with the statistics that it was evaluated with
     net = write(setup.nets["model"], last)
-    images = setup.tests["sketch"][0][:20]
-    want = (scores(net, images) / asked.card["temperature"]).softmax(1)
-    assert torch.allclose(asked.chances(images), want, atol=1e-6)
+    images = setup.unseen["sketch"][0][:20]
+    want = (logits(net, images) / asked.card["temperature"]).softmax(1)
+    assert torch.allclose(asked.probabilities(images), want, atol=1e-6)
     assert asked.card["classes"][0] == "dog" and asked.card["shape"] == [3, 32, 32] and asked.card["unseen"] == "sketch"
-    assert sum(asked.card["trained_on"].values()) == sum(site.size for site in setup.federation.sites.values())
-    line = runner.lines(folder)[-1]
+    assert sum(asked.card["trained_on"].values()) == sum(site.size for site in setup.engine.sites.values())
+    line = run_folder.lines(folder)[-1]
     assert asked.card["scores"]["sketch"]["test"]["accuracy"] == line["scores"]["sketch"]["test"]["accuracy"]
     assert json.loads((out / CARD).read_text())["round"] == 2
 
@@ -64,7 +64,7 @@ def test_images_in_folders_are_predicted_and_broken_ones_named(run, tmp_path, mo
     folder, config = run
     images = tmp_path / "scans" / "deep"
     images.mkdir(parents=True)
-    x = runner.prepare(config).tests["sketch"][0][:3]
+    x = runner.prepare(config).unseen["sketch"][0][:3]
     for place, pixels in enumerate(x):
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(images / f"{place}.png")
     (images / "torn.png").write_bytes((images / "0.png").read_bytes()[:100])
@@ -77,12 +77,12 @@ def test_images_in_folders_are_predicted_and_broken_ones_named(run, tmp_path, mo
     said = capsys.readouterr()
     assert ended.value.code in (0, None) and "3 images" in said.out and "torn.png" in said.err
     rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
-    want = Exported(out).chances(x)
+    want = Exported(out).probabilities(x)
     assert [row["file"] for row in rows] == ["deep/0.png", "deep/1.png", "deep/2.png"]
     names = Exported(out).card["classes"]
-    for row, chances in zip(rows, want, strict=True):
-        assert row["class"] == names[int(chances.argmax())] and float(row["confidence"]) == pytest.approx(
-            float(chances.max()), abs=1e-4
+    for row, probabilities in zip(rows, want, strict=True):
+        assert row["class"] == names[int(probabilities.argmax())] and float(row["confidence"]) == pytest.approx(
+            float(probabilities.max()), abs=1e-4
         )
         assert sum(float(row[name]) for name in names) == pytest.approx(1, abs=1e-3)
 
@@ -105,7 +105,7 @@ def test_temperature_makes_confidence_fit():
 
 
 def test_what_is_no_run_or_no_model_is_said(tmp_path):
-    with pytest.raises(StorageError, match=r"is no run: it has no config\.json"):
+    with pytest.raises(StorageError, match=r"is not a run: it has no config\.json"):
         export(tmp_path, tmp_path / "model")
     with pytest.raises(StorageError, match="that 'fedbeyond export' wrote"):
         predict(tmp_path, tmp_path, tmp_path / "p.csv")
@@ -128,7 +128,7 @@ def test_predictions_appear_whole_or_not_at_all(run, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Exported, "chances", stopped)
+        patch.setattr(Exported, "probabilities", stopped)
         with pytest.raises(KeyboardInterrupt):
             predict(out, tmp_path / "scans", tmp_path / "p.csv")
     assert (tmp_path / "p.csv").read_text() == "of yesterday"
@@ -140,7 +140,7 @@ def test_predictions_appear_whole_or_not_at_all(run, tmp_path, monkeypatch):
 def test_a_method_without_a_model_of_all_has_nothing_to_export(small, tmp_path):
     config = parse({**small, "method": "local", "train": {"rounds": 1}})
     list(runner.run(runner.prepare(config), tmp_path))
-    with pytest.raises(ConfigError, match="local makes a model at each site and none of all"):
+    with pytest.raises(ConfigError, match="local has a model at each site and no global model"):
         export(tmp_path, tmp_path / "model")
 
 
@@ -148,10 +148,10 @@ def test_a_round_that_was_not_judged_is_not_exported(small, tmp_path):
     config = parse({**small, "train": {"rounds": 4, "evaluate_every": 2}})
     lines = runner.run(runner.prepare(config), tmp_path)
     next(lines)
-    with pytest.raises(StorageError, match="no round that was judged"):
+    with pytest.raises(StorageError, match="has no evaluated round"):
         export(tmp_path, tmp_path / "model")
     next(lines), next(lines)
-    with pytest.raises(StorageError, match="last round so far was not judged"):
+    with pytest.raises(StorageError, match="last round so far was not evaluated"):
         export(tmp_path, tmp_path / "model", select="last")
     assert json.loads((export(tmp_path, tmp_path / "model") / CARD).read_text())["round"] == 2
     lines.close()
@@ -183,9 +183,9 @@ def test_a_model_of_tables_says_of_a_csv_file_what_it_said_in_the_run(visits):
     assert [row["row"] for row in rows] == [str(number) for number in range(1, 41)]
     asked = Exported(out)
     setup = runner.prepare(parse({**asked.card["config"]}))
-    x, labels = setup.tests["t"]
-    for row, chances in zip(rows, asked.chances(x[:]), strict=True):
-        assert [float(row["0"]), float(row["1"])] == pytest.approx(chances.tolist(), abs=1e-4)
+    x, labels = setup.unseen["t"]
+    for row, probabilities in zip(rows, asked.probabilities(x[:]), strict=True):
+        assert [float(row["0"]), float(row["1"])] == pytest.approx(probabilities.tolist(), abs=1e-4)
     right = sum(int(row["class"]) == label for row, label in zip(rows, labels.tolist(), strict=True)) / 40
     assert right == pytest.approx(asked.card["scores"]["t"]["test"]["accuracy"]) and right > 0.9
     assert asked.card["columns"] == {"age": [], "kind": ["a", "b"]} and "pixels" not in asked.card
@@ -195,16 +195,16 @@ def test_what_a_table_lacks_or_the_model_has_not_learnt_is_told(visits):
     out, file = export(visits / "run", visits / "model"), visits / "few.csv"
     for text, message in (
         ("age\n1\n", "no column 'kind'; its columns are age"),
-        ("age,kind\n1,a\n2,c\n", r"row 2: kind is 'c', expected one of a, b; mend it or leave it empty"),
+        ("age,kind\n1,a\n2,c\n", r"row 2: kind is 'c', expected one of a, b; fix it or leave it empty"),
         ("age,kind\nold,a\n", r"row 1: age is 'old', expected a number"),
     ):
         file.write_text(text)
         with pytest.raises(DataError, match=message):
             predict(out, file, visits / "p.csv")
-    with pytest.raises(DataError, match="this is a model of tables, give a CSV file"):
+    with pytest.raises(DataError, match="this is a model for tables: give a CSV file"):
         predict(out, visits, visits / "p.csv")
     file.write_text("age,kind\n1,a\n?,b\n")
     assert (
-        "has 2 rows; numbers are standardised by the rows of the file"
+        "has 2 rows; numbers are standardised with the rows of the file"
         in predict(out, file, visits / "p.csv").remarks[0]
     )

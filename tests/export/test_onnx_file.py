@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from fedbeyond.experiment.config import parse
 from fedbeyond.export import onnx_file
 from fedbeyond.export.export import CARD, Exported, digest, export
 from fedbeyond.export.predict import predict
+from fedbeyond.images import pixels
 from fedbeyond.networks import _vit
 from fedbeyond.networks._mobilenet import Inverted
 from fedbeyond.networks._resnet import Basic
@@ -44,8 +46,9 @@ def model(run, tmp_path_factory):
 def test_the_lines_in_the_docs_print_without_torch_what_predict_writes(run, model, tmp_path):
     pictures = tmp_path / "scans" / "deep"
     pictures.mkdir(parents=True)
-    for mode, pixels in zip(("RGB", "L", "RGBA", "P", "1"), runner.prepare(run[1]).tests["sketch"][0][:5], strict=True):
-        image = Image.fromarray(pixels.permute(1, 2, 0).numpy()).resize((45, 39))
+    images = runner.prepare(run[1]).unseen["sketch"][0][:5]
+    for mode, image_pixels in zip(("RGB", "L", "RGBA", "P", "1"), images, strict=True):
+        image = Image.fromarray(image_pixels.permute(1, 2, 0).numpy()).resize((45, 39))
         image.convert(mode).save(pictures / f"{mode}.png")
     (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "model.md").read_text(), re.S)
     (tmp_path / "ask.py").write_text(code + 'assert not {"torch", "fedbeyond"} & sys.modules.keys()\n')
@@ -68,9 +71,9 @@ def test_the_card_says_what_goes_in_what_comes_out_and_how_it_was_tried(run, mod
     card = json.loads((model / CARD).read_text())
     told = card["onnx"]
     assert told["input"] == "'images', bytes (uint8), any number x 32 x 32 x 3" and told["opset"] == 18
-    assert told["output"].startswith("'chances', float32, any number x 7")
-    vals = runner.prepare(run[1]).vals.values()
-    assert told["tried_on"] == sum(min(32, len(labels)) for _, labels in vals)
+    assert told["output"].startswith("'probabilities', float32, any number x 7")
+    vals = runner.prepare(run[1]).validation.values()
+    assert told["tested_on"] == sum(min(32, len(labels)) for _, labels in vals)
     assert 0 <= told["largest_difference"] <= 1e-4 and set(told["versions"]) == {"torch", *onnx_file.PACKAGES}
     held = onnx.load(model / "model.onnx")
     assert held.opset_import[0].version == 18
@@ -111,25 +114,25 @@ def test_networks_say_as_onnx_what_they_say_in_torch(network, shape, monkeypatch
     nn.init.normal_(net.head.weight)
     net.train()(ready)  # running statistics that are not those of a fresh network
     net.eval()
-    with torch.no_grad():  # scores that differ, so that equal chances mean something
+    with torch.no_grad():  # scores that differ, so that equal probabilities mean something
         spread, mean = torch.std_mean(net(ready), 0)
         net.head.weight /= spread[:, None]
         net.head.bias.copy_((net.head.bias - mean) / spread)
-    given = onnx_file.as_files_have_them(x)
+    given = onnx_file.to_pixel_rows(x)
     card = {"network": "n", "classes": CLASSES, "temperature": 1.5}
-    content, told = onnx_file.portable(net, card, [x[:4], x[4:]])
-    assert told["tried_on"] == 6 and told["largest_difference"] <= 1e-4
+    content, told = onnx_file.to_onnx(net, card, [x[:4], x[4:]])
+    assert told["tested_on"] == 6 and told["largest_difference"] <= 1e-4
     with torch.no_grad():
-        assert torch.allclose(onnx_file.Portable(net, 1.5)(given), (net(ready) / 1.5).softmax(1), atol=1e-6)
+        assert torch.allclose(onnx_file.Calibrated(net, 1.5)(given), (net(ready) / 1.5).softmax(1), atol=1e-6)
         net.head.bias += torch.tensor([1.0, 0.0, 0.0])
-    assert onnx_file.difference(content, onnx_file.Portable(net, 1.5), given) > 0.05
+    assert onnx_file.difference(content, onnx_file.Calibrated(net, 1.5), given) > 0.05
 
 
 def test_a_file_that_says_something_else_is_not_written(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_file, "converted", lambda *_: b"")
+    monkeypatch.setattr(onnx_file, "convert", lambda *_: b"")
     monkeypatch.setattr(onnx_file, "difference", lambda *_: float("nan"))
     with pytest.raises(
-        ConfigError, match=r"convnet\(width=4\) as ONNX gives chances that are nan away .* without --onnx"
+        ConfigError, match=r"convnet\(width=4\) as ONNX .* differ from torch's by nan, .* without --onnx"
     ):
         export(run[0], tmp_path / "model", onnx=True)
     assert not (tmp_path / "model").exists()
@@ -141,10 +144,29 @@ def test_a_network_that_cannot_be_written_is_named():
             return x if x.sum() > 0 else -x
 
     with pytest.raises(ConfigError, match=r"odd cannot be written as ONNX \(.*\); export without --onnx"):
-        onnx_file.converted(Odd().eval(), torch.randn(2, 3), {"network": "odd", "classes": CLASSES})
+        onnx_file.convert(Odd().eval(), torch.randn(2, 3), {"network": "odd", "classes": CLASSES})
 
 
 def test_missing_packages_are_told_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_file, "PACKAGES", ("onnx", "no_such_package"))
     with pytest.raises(ConfigError, match=r"--onnx needs no_such_package; pip install 'fedbeyond\[onnx\]'"):
         export(tmp_path / "nowhere", tmp_path / "model", onnx=True)
+
+
+def test_a_model_trained_in_bfloat16_is_exported_in_float32(run, tmp_path):
+    config = run[1]
+    halved = parse({**config.identity(), "train": {**config.identity()["train"], "precision": "bfloat16"}})
+    list(runner.run(runner.prepare(halved), tmp_path / "run"))
+    exported = Exported(export(tmp_path / "run", tmp_path / "model", onnx=True))
+    x = runner.prepare(config).unseen["sketch"][0][:8]
+    with torch.no_grad():
+        want = (exported.net(pixels(x)) / exported.card["temperature"]).softmax(1)
+    assert want.dtype == torch.float32 and torch.equal(exported.probabilities(x), want)
+
+
+def test_a_card_of_a_version_with_other_options_of_training_can_be_used(model, tmp_path):
+    shutil.copytree(model, tmp_path / "model")
+    card = json.loads((tmp_path / "model" / CARD).read_text())
+    card["config"]["train"]["an_option_of_tomorrow"] = 1
+    (tmp_path / "model" / CARD).write_text(json.dumps(card))
+    assert Exported(tmp_path / "model").card["classes"]

@@ -1,7 +1,7 @@
 """Drills with a real federation on 127.0.0.1, TLS, keys and a proxy, driven by the commands that operators give.
 
 A site is killed, the server is killed, or nobody is; what comes out is what a simulation gives, bit for bit. One run
-serves for both drills: every letter costs seconds of computing.
+serves for both drills: every message costs seconds of computing.
 """
 
 import json
@@ -13,7 +13,7 @@ import torch
 
 from fedbeyond import tree
 from fedbeyond.engine.simulator import Simulator
-from fedbeyond.experiment import checkpoint, runner
+from fedbeyond.experiment import checkpoint, run_folder, runner
 from fedbeyond.experiment.config import load
 from fedbeyond.server import Failure
 from support.commands import PATIENCE, fedbeyond, kill, remaining, until
@@ -21,7 +21,7 @@ from support.federations import NGINX, SPY, UNSEEN
 
 pytestmark = pytest.mark.loopback
 LAST = 3  # round
-FEW = ("cartoon", "photo")  # sites of the drill: each takes seconds of computing for every letter
+FEW = ("cartoon", "photo")  # sites of the drill: each takes seconds of computing for every message
 LETTERS = {"train": len(FEW), "sha_score": 1}  # of a round in which all take part
 
 
@@ -51,23 +51,23 @@ class Away(Simulator):
         super().__init__(inner.client, list(inner.sites.values()))
         self.away = away
 
-    def ask(self, request, post):
-        there = tuple(name for name in request.to if (name, post.round) not in self.away)
-        answers = super().ask(request._replace(to=there), post)
+    def ask(self, request, envelope):
+        there = tuple(name for name in request.to if (name, envelope.round) not in self.away)
+        answers = super().ask(request._replace(to=there), envelope)
         return answers | {name: Failure(name, "away") for name in request.to if name not in there}
 
 
 def simulated(config, folder, away=frozenset()):
     setup = runner.prepare(config)
-    list(runner.run(setup._replace(federation=Away(setup.federation, away)), folder))
+    list(runner.run(setup._replace(engine=Away(setup.engine, away)), folder))
     return folder
 
 
 def same_run(got, want):
     """Two runs ended with the same bits; why somebody was away, and how good the model is where nobody was, aside."""
-    told, expected = runner.lines(got), runner.lines(want)
+    told, expected = run_folder.lines(got), run_folder.lines(want)
     for line in told + expected:
-        line["aside"] = [(aside["site"], aside["request"]) for aside in line["aside"]]
+        line["rejected"] = [(aside["site"], aside["request"]) for aside in line["rejected"]]
         for name in line["target"].split("+"):
             for scores in ("scores", "scores_average"):
                 line.get(scores, {}).pop(name, None)
@@ -87,10 +87,10 @@ def test_an_undisturbed_run_is_that_of_the_simulator(federation, tmp_path):
     # in the second round gaps are known and move the weights; after it, statistics are measured layer by layer
     config = asked(path, "fedsb(budget=2)+ga", rounds=2, batchnorm="reestimate")
     submit(federation, path, out)
-    home = runner.place(out, config)
+    home = run_folder.path(out, config)
     until((home / "done").exists, *federation.members)
-    first, second = runner.lines(home)
-    assert first["aside"] == second["aside"] == [] and first["weights"] != second["weights"]
+    first, second = run_folder.lines(home)
+    assert first["rejected"] == second["rejected"] == [] and first["weights"] != second["weights"]
     same_run(home, simulated(config, tmp_path / "simulated"))
 
 
@@ -99,7 +99,7 @@ def test_a_run_goes_on_though_a_site_and_then_the_server_are_killed_in_the_middl
     # private states; two requests a round, the second to one site
     config = asked(path, "scaffold+sha(evaluators=1)", LAST + 1, unseen=("painting", "sketch"))
     federation.agree(FEW)
-    home, first = runner.place(out, config), submit(federation, path, out)
+    home, first = run_folder.path(out, config), submit(federation, path, out)
 
     def busy(kind, number, *names):
         return any(federation.busy(name, config, kind, number) for name in names)
@@ -114,27 +114,27 @@ def test_a_run_goes_on_though_a_site_and_then_the_server_are_killed_in_the_middl
     # the server, when the first request of the last round is answered
     until(lambda: busy("sha_score", LAST, *FEW), *federation.members, seconds=2 * PATIENCE)
     kill(federation.link)
-    assert len(runner.lines(home)) == LAST and not remaining(federation.folder / "server" / "flower")
+    assert len(run_folder.lines(home)) == LAST and not remaining(federation.folder / "server" / "flower")
     federation.link = federation.serve()
     if "running" in fedbeyond("status", federation.folder, first):  # as far as Flower knows, for a while
         fedbeyond("stop", federation.folder, first)
     second = submit(federation, path, out)
     until((home / "done").exists, *federation.members)
 
-    away = {(aside["site"], line["round"]) for line in runner.lines(home) for aside in line["aside"]}
+    away = {(aside["site"], line["round"]) for line in run_folder.lines(home) for aside in line["rejected"]}
     missed = [number for number in range(1, LAST) if ("photo", number) in away]
     assert missed[0] == 1 and away == {("photo", number) for number in missed}  # and took part in the last round
     same_run(home, simulated(config, tmp_path / "simulated", away))
-    letters = [line for name in FEW for line in federation.letters(name, config) if line["way"] == "in"]
-    heard = Counter((line["round"], line["kind"]) for line in letters if "kind" in line)
+    messages = [line for name in FEW for line in federation.messages(name, config) if line["direction"] == "in"]
+    heard = Counter((line["round"], line["kind"]) for line in messages if "kind" in line)
     assert {kind: heard[0, kind] for kind in LETTERS} == LETTERS
     assert {kind: heard[LAST, kind] for kind in LETTERS} == {kind: 2 * n for kind, n in LETTERS.items()}  # played again
     assert all(heard[number, "sha_score"] == 1 for number in range(LAST))  # and no other
-    assert "not let in yet" in (federation.bundle("photo") / "join.txt").read_text()
+    assert "not admitted yet" in (federation.bundle("photo") / "join.txt").read_text()
     assert "finished:" in fedbeyond("status", federation.folder, first)
     said = fedbeyond("logs", federation.folder, second)
     assert said.count("round ") == 1 and f"round {LAST + 1} of {LAST + 1}: cartoon" in said
-    assert f"takes no part: the federation has no site '{SPY}'" in said and federation.letters(SPY, config) == []
+    assert f"takes no part: the federation has no site '{SPY}'" in said and federation.messages(SPY, config) == []
     if NGINX:  # sites know no other address
         passed = (federation.folder / "server" / "nginx-access.log").read_text()
-        assert passed.count('POST /v1/fleet/push-object HTTP/1.1" 200') > len(letters)
+        assert passed.count('POST /v1/fleet/push-object HTTP/1.1" 200') > len(messages)

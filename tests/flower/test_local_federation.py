@@ -5,7 +5,7 @@ import signal
 import numpy as np
 import pytest
 
-from fedbeyond.experiment import runner
+from fedbeyond.experiment import run_folder
 from fedbeyond.experiment.config import load
 from support.commands import PATIENCE, fedbeyond, going, left, remaining, until
 
@@ -44,8 +44,8 @@ def test_a_run_tried_as_a_federation_and_stopped_and_tried_again_is_that_of_the_
     fedbeyond(*words, seconds=2 * PATIENCE)
     assert remaining(folder) == {}
     fedbeyond("run", path, "--out", tmp_path / "simulated")
-    got, want = (runner.place(tmp_path / out, load(path)) for out in ("tried", "simulated"))
+    got, want = (run_folder.path(tmp_path / out, load(path)) for out in ("tried", "simulated"))
     for file in ("results.jsonl", "best.safetensors", "config.json"):
         assert (got / file).read_bytes() == (want / file).read_bytes(), file
-    (line,) = runner.lines(got)
-    assert "west" in line["scores"] and set(line["left"]) == {"east", "north"}
+    (line,) = run_folder.lines(got)
+    assert "west" in line["scores"] and set(line["bytes_up"]) == {"east", "north"}

@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 
 from fedbeyond.flower.deploy import certificates, operations, processes
-from fedbeyond.flower.deploy.operations import Charter
+from fedbeyond.flower.deploy.operations import FederationConfig
 from fedbeyond.flower.deploy.preflight import preflight
 from support.federations import SITES
 
@@ -28,25 +28,25 @@ def test_the_server_speaks_tls_alone_and_with_its_own_authority(federation, tmp_
     assert get(federation, "https", context=ours) == 200
     with pytest.raises((urllib.error.URLError, ConnectionError)):
         get(federation, "http")
-    certificates.certify(tmp_path, "127.0.0.1")
+    certificates.write_certificates(tmp_path, "127.0.0.1")
     with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
         get(federation, "https", context=ssl.create_default_context(cafile=str(tmp_path / certificates.CA)))
 
 
 def test_preflight_finds_the_server_and_the_clocks_agree(federation):
-    found = {finding.what: finding for finding in preflight(federation.folder / "sites" / "photo")}
-    assert all(finding.well for finding in found.values()), found
-    assert found["clock"].told.endswith("the server's") and "answers under the federation's" in found["server"].told
+    found = {finding.topic: finding for finding in preflight(federation.folder / "sites" / "photo")}
+    assert all(finding.ok for finding in found.values()), found
+    assert found["clock"].text.endswith("the server's") and "answers with the federation's" in found["server"].text
 
 
 def test_preflight_on_the_servers_side_finds_the_door_and_who_is_there(federation):
     federation.agree(SITES)
     end = time.monotonic() + 120
-    while operations.online(federation.folder) < 4:  # they may still be starting
+    while operations.count_connected(federation.folder) < 4:  # they may still be starting
         assert time.monotonic() < end
-    found = {finding.what: finding for finding in preflight(federation.folder)}
-    assert found["server"].well and found["control"].well
-    assert found["sites"].well and found["sites"].told == "4 are connected, 3 belong to the federation"
+    found = {finding.topic: finding for finding in preflight(federation.folder)}
+    assert found["server"].ok and found["control"].ok
+    assert found["sites"].ok and found["sites"].text == "4 are connected, 3 belong to the federation"
 
 
 def wait_for(log, words, process, seconds=60):
@@ -61,7 +61,9 @@ def wait_for(log, words, process, seconds=60):
 def stranger(federation, folder):
     """A bundle as a site has it, but with a key that nobody registered."""
     own = {"stranger": {"data": "styles(share=0.05)", "domain": "photo"}}
-    operations.init(folder, Charter(operations.charter_of(federation.folder).address, ("stranger",)), own)
+    operations.init(
+        folder, FederationConfig(operations.read_federation_config(federation.folder).address, ("stranger",)), own
+    )
     bundle = folder / "sites" / "stranger"
     return bundle, operations.node_command(bundle, processes.free_ports(1)[0])
 

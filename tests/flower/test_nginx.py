@@ -44,11 +44,11 @@ def test_the_proxy_lets_nothing_through_but_what_sites_send(federation):
 
 def test_through_the_proxy_runs_can_neither_be_listed_nor_started(federation, tmp_path):
     """By who has all that the server's operator has but a way to the server itself."""
-    certificates.public(
+    certificates.write_public(
         tmp_path / "server" / certificates.CA, (federation.folder / "server" / certificates.CA).read_bytes()
     )
-    charter = operations.charter_of(federation.folder)._replace(bind=federation.proxy)
-    (tmp_path / operations.CHARTER).write_text(operations.toml(charter._asdict()))
+    charter = operations.read_federation_config(federation.folder)._replace(bind=federation.proxy)
+    (tmp_path / operations.FEDERATION_FILE).write_text(operations.toml(charter._asdict()))
     with pytest.raises(FederationError, match="404"):
         operations.flwr(tmp_path, "list", operations.LINK)
     with pytest.raises(FederationError, match="404"):
@@ -59,7 +59,7 @@ def test_through_the_proxy_runs_can_neither_be_listed_nor_started(federation, tm
 def test_the_proxy_does_not_speak_to_a_server_with_another_certificate(federation, tmp_path):
     (port,) = processes.free_ports(1)
     folder = tmp_path / "server"
-    certificates.certify(folder, "127.0.0.1", "localhost")
+    certificates.write_certificates(folder, "127.0.0.1", "localhost")
     text = (federation.folder / "server" / operations.PROXY).read_text()
     (folder / operations.PROXY).write_text(text.replace(federation.proxy, f"127.0.0.1:{port}"))
     with proxying(folder) as process:

@@ -20,11 +20,11 @@ from fedbeyond.errors import ConfigError, FederationError
 from fedbeyond.experiment import runner
 from fedbeyond.experiment.config import Config
 from fedbeyond.flower.deploy import certificates, local, operations, processes
-from fedbeyond.flower.deploy.operations import Charter
+from fedbeyond.flower.deploy.operations import FederationConfig
 from fedbeyond.flower.deploy.preflight import preflight
-from fedbeyond.flower.site_config import Machine
+from fedbeyond.flower.site_config import SiteConfig
 
-CHARTER = Charter("link.example.org:9443", ("north", "south"), ("west",), deadline=60.0)
+CHARTER = FederationConfig("link.example.org:9443", ("north", "south"), ("west",), deadline=60.0)
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def test_each_site_has_a_key_of_its_own_that_the_server_knows_by_name(folder):
 
 
 def test_a_site_is_told_its_name_its_role_and_where_the_server_is(folder):
-    own = Machine.of(tomllib.loads((folder / "sites" / "west" / "site.toml").read_text()))
+    own = SiteConfig.parse(tomllib.loads((folder / "sites" / "west" / "site.toml").read_text()))
     assert (own.site, own.role, own.superlink) == ("west", "guest", "link.example.org:9443")
-    assert operations.charter_of(folder) == CHARTER
+    assert operations.read_federation_config(folder) == CHARTER
 
 
 def test_flower_is_started_with_tls_and_keys_and_without_reports(folder, tmp_path):
@@ -106,7 +106,7 @@ def test_a_proxy_listens_where_sites_find_the_server_and_passes_on_what_they_sen
 
 def test_a_folder_is_never_written_over(folder):
     before = (folder / "server" / certificates.SERVER_KEY).read_bytes()
-    with pytest.raises(ConfigError, match=r"is there already; choose another folder"):
+    with pytest.raises(ConfigError, match=r"already exists; choose another folder"):
         operations.init(folder, CHARTER)
     assert (folder / "server" / certificates.SERVER_KEY).read_bytes() == before
 
@@ -115,31 +115,31 @@ def test_a_federation_is_not_served_where_somebody_listens(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         operations.init(tmp_path / "f", CHARTER._replace(bind=address))
-        with pytest.raises(FederationError, match=rf"{address} is taken, .* end it, then serve again"):
-            processes.serving(tmp_path / "f").__enter__()
+        with pytest.raises(FederationError, match=rf"{address} is in use, .* stop it, then serve again"):
+            processes.running_server(tmp_path / "f").__enter__()
     assert not (tmp_path / "f" / "server" / "server.log").exists()  # nothing was started
 
 
 def test_a_trial_does_not_begin_in_the_folder_of_another(tmp_path, small):
     config, own = Config(**small), {"data": "styles(share=0.1)"}
     sites = ("cartoon", "painting", "photo")
-    here = Charter("127.0.0.1:1", sites, ("sketch",), "127.0.0.1:1")
+    here = FederationConfig("127.0.0.1:1", sites, ("sketch",), "127.0.0.1:1")
     operations.init(tmp_path / "data", here, {name: own for name in (*sites, "sketch")})
     operations.init(tmp_path / "sites", CHARTER)
     for name in ("data", "sites"):
         with pytest.raises(ConfigError, match=f"{name} holds a federation with other sites or data; choose another"):
-            local.try_out(config, tmp_path / name, tmp_path / "out")
+            local.run_local_federation(config, tmp_path / name, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
     ("charter", "complaint"),
     [
-        (CHARTER._replace(sites=("a b",)), "letters, digits, - and _, not 'a b'"),
-        (CHARTER._replace(sites=("../x",)), "letters, digits"),
-        (CHARTER._replace(sites=("a", "a")), "'a' is there twice"),
-        (CHARTER._replace(sites=()), "needs a site"),
-        (CHARTER._replace(address="nowhere"), "an address is host:port"),
-        (CHARTER._replace(address="link.example.org:8443"), r"cannot both have port 8443 .* --bind 127\.0\.0\.1:8444"),
+        (CHARTER._replace(sites=("a b",)), "only alphanumeric characters, - and _, not 'a b'"),
+        (CHARTER._replace(sites=("../x",)), "only alphanumeric characters"),
+        (CHARTER._replace(sites=("a", "a")), "'a' is given twice"),
+        (CHARTER._replace(sites=()), "needs at least one site"),
+        (CHARTER._replace(address="nowhere"), "an address must be host:port"),
+        (CHARTER._replace(address="link.example.org:8443"), r"cannot both use port 8443 .* --bind 127\.0\.0\.1:8444"),
     ],
 )
 def test_a_charter_that_cannot_be_is_refused_before_anything_is_written(charter, complaint, tmp_path):
@@ -149,8 +149,10 @@ def test_a_charter_that_cannot_be_is_refused_before_anything_is_written(charter,
 
 
 def test_what_is_no_federation_is_said(tmp_path):
-    with pytest.raises(ConfigError, match=r"federation\.toml cannot be read .* give the folder that 'federation init'"):
-        operations.charter_of(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"federation\.toml cannot be read .* give a folder that 'fedbeyond federation init'"
+    ):
+        operations.read_federation_config(tmp_path)
 
 
 def test_the_command_writes_the_folder_and_says_who_does_what(tmp_path, capsys):
@@ -170,12 +172,12 @@ def test_the_command_writes_the_folder_and_says_who_does_what(tmp_path, capsys):
     app(words, standalone_mode=False)
     said = capsys.readouterr().out
     assert "fedbeyond serve" in said and said.count("fedbeyond join") == 3 and f"nginx -p {tmp_path / 'f'}" in said
-    assert operations.charter_of(tmp_path / "f").guests == ("c",)
+    assert operations.read_federation_config(tmp_path / "f").guests == ("c",)
 
 
 def look(bundle, *run):
     """What preflight says, by what it is about."""
-    return {finding.what: finding for finding in preflight(bundle, *run)}
+    return {finding.topic: finding for finding in preflight(bundle, *run)}
 
 
 def test_preflight_names_what_is_not_ready_and_what_would_leave(folder, small):
@@ -183,36 +185,36 @@ def test_preflight_names_what_is_not_ready_and_what_would_leave(folder, small):
     here = (bundle / "site.toml").read_text().replace("link.example.org:9443", "127.0.0.1:1")
     (bundle / "site.toml").write_text(here)
     found = look(bundle)
-    assert not found["server"].well and "127.0.0.1:1 cannot be reached" in found["server"].told
-    assert not found["data"].well and "/data" in found["data"].told
-    assert found["key"].well and found["versions"].well
+    assert not found["server"].ok and "127.0.0.1:1 cannot be reached" in found["server"].text
+    assert not found["data"].ok and "/data" in found["data"].text
+    assert found["key"].ok and found["versions"].ok
     (bundle / "key").chmod(0o644)
     own = {"site": "photo", "superlink": "127.0.0.1:1", "data": "styles(share=0.05)", "folder": "state"}
     (bundle / "site.toml").write_text(operations.toml(own | {"policy": "policy.toml"}))
     (bundle / "policy.toml").write_text('sends = ["parameters", "statistics"]')
     found = look(bundle, Config(method="fedsb", **small))
-    assert not found["key"].well and "chmod 600" in found["key"].told
-    assert found["data"].well and "images of photo" in found["data"].told and found["run"].well
-    told = [finding.told for finding in preflight(bundle, Config(method="fedsb", **small)) if finding.what == "leaves"]
+    assert not found["key"].ok and "chmod 600" in found["key"].text
+    assert found["data"].ok and "images of photo" in found["data"].text and found["run"].ok
+    told = [finding.text for finding in preflight(bundle, Config(method="fedsb", **small)) if finding.topic == "leaves"]
     model = tree.size(read(runner.prepare(Config(method="fedsb", **small)).nets["model"]))
-    assert f"in answer to 'train': model (parameters, {model:,} bytes)" in told
-    assert any("in answer to 'statistics': " in line and "in 4 exchanges" in line for line in told)
+    assert f"in reply to 'train': model (parameters, {model:,} bytes)" in told
+    assert any("in reply to 'statistics': " in line and "in 4 exchanges" in line for line in told)
     enrolling = "site, role, shape, fedbeyond, wire, numerics, classes, domain, images, bytes of private state"
     assert f"on enrolling: {enrolling}" in told and sum("'evaluate'" in line for line in told) == 1
     (bundle / "policy.toml").write_text("scores = false")
-    told = [finding.told for finding in preflight(bundle, Config(method="fedavg+sha", **small))]
-    assert "in answer to 'sha_score': losses (scalars)" in told
+    told = [finding.text for finding in preflight(bundle, Config(method="fedavg+sha", **small))]
+    assert "in reply to 'sha_score': losses (scalars)" in told
     assert not any("'evaluate'" in line for line in told)
     (bundle / "policy.toml").write_text('sends = ["parameters"]')
     refused = look(bundle, Config(method="fedavg+ga", **small))["run"]
-    assert not refused.well and "which is scalars; the site's policy lets parameters leave" in refused.told
+    assert not refused.ok and "which is of kind scalars; the site's policy allows parameters to leave" in refused.text
     refused = look(bundle, Config(method="fedsb", **small))["run"]
-    assert not refused.well and "sends statistics" in refused.told and "train.batchnorm = 'average'" in refused.told
+    assert not refused.ok and "sends statistics" in refused.text and "train.batchnorm = 'average'" in refused.text
 
 
 def test_preflight_says_which_setting_is_wrong(folder):
     (folder / "sites" / "north" / "site.toml").write_text('site = "north"\ncolour = "blue"')
-    assert "colour is not known" in look(folder / "sites" / "north")["settings"].told
+    assert "colour is not known" in look(folder / "sites" / "north")["settings"].text
 
 
 def test_preflight_compares_a_sites_classes_with_the_federations(tmp_path):
@@ -222,9 +224,7 @@ def test_preflight_compares_a_sites_classes_with_the_federations(tmp_path):
     bundle = tmp_path / "f" / "sites" / "photo"
     told = look(bundle)["data"]
     assert (
-        not told.well
-        and "lacks cat, has elephant" in told.told
-        and "the federation's classes are cat, dog" in told.told
+        not told.ok and "lacks cat, has elephant" in told.text and "the federation's classes are cat, dog" in told.text
     )
 
 
@@ -232,8 +232,8 @@ def test_classes_reach_a_site_through_flowers_config_which_knows_no_lists(tmp_pa
     operations.init(tmp_path / "f", CHARTER._replace(classes=("cat", "dog")))
     command = operations.node_command(tmp_path / "f" / "sites" / "north", 7777)
     node = tomllib.loads(Path(command[command.index("--node-config") + 1]).read_text())
-    assert isinstance(node["classes"], str) and Machine.of(node).classes == ("cat", "dog")
-    assert operations.charter_of(tmp_path / "f").classes == ("cat", "dog")
+    assert isinstance(node["classes"], str) and SiteConfig.parse(node).classes == ("cat", "dog")
+    assert operations.read_federation_config(tmp_path / "f").classes == ("cat", "dog")
 
 
 def test_a_run_that_cannot_be_played_is_refused_when_it_is_submitted(folder, small, tmp_path):
@@ -241,14 +241,14 @@ def test_a_run_that_cannot_be_played_is_refused_when_it_is_submitted(folder, sma
     with pytest.raises(ConfigError, match="erm pools the data of all sites"):
         operations.submit(folder, Config(method="erm", **small), tmp_path)
     with pytest.raises(ConfigError, match="erm pools the data of all sites"):
-        local.try_out(Config(method="erm", **small), tmp_path / "trial", tmp_path / "out")
+        local.run_local_federation(Config(method="erm", **small), tmp_path / "trial", tmp_path / "out")
     assert not (tmp_path / "trial").exists()
 
 
 def test_a_site_hears_what_is_wrong_with_its_settings_before_it_joins(folder):
     path = folder / "sites" / "north" / "site.toml"
     path.write_text(path.read_text().replace('folder = "state"\n', ""))
-    with pytest.raises(ConfigError, match="folder does not fit: Field required"):
+    with pytest.raises(ConfigError, match="folder is not valid: Field required"):
         operations.node_command(path.parent, 7777)
 
 
@@ -265,21 +265,21 @@ def test_preflight_of_the_server_names_what_is_not_ready(tmp_path, small):
     folder = tmp_path / "federation"
     operations.init(folder, CHARTER._replace(address="127.0.0.1:1"))
     found = look(folder, Config(method="fedavg", **small))
-    assert found["settings"].told.startswith("2 sites, 1 guests") and found["key"].well and found["keys"].well
-    assert found["validity"].well and "valid for 82" in found["validity"].told
-    assert not found["sites"].well and f"fedbeyond serve {folder}" in found["sites"].told
-    assert found["control"].well and "127.0.0.1:8443" in found["control"].told
-    assert not found["run"].well and "the guests are west" in found["run"].told
+    assert found["settings"].text.startswith("2 sites, 1 guests") and found["key"].ok and found["keys"].ok
+    assert found["validity"].ok and "valid for 82" in found["validity"].text
+    assert not found["sites"].ok and f"fedbeyond serve {folder}" in found["sites"].text
+    assert found["control"].ok and "127.0.0.1:8443" in found["control"].text
+    assert not found["run"].ok and "the guests are west" in found["run"].text
     (folder / "server" / "sites" / "south.pub").unlink()
-    assert "no public key of south" in look(folder)["keys"].told
+    assert "no public key of south" in look(folder)["keys"].text
     refused = look(folder, Config(method="erm", **small))["run"]
-    assert not refused.well and "pools the data of all sites" in refused.told
+    assert not refused.ok and "pools the data of all sites" in refused.text
 
 
 def test_preflight_of_the_server_complains_of_a_door_that_is_open_to_all(tmp_path):
     operations.init(tmp_path / "f", CHARTER._replace(address="127.0.0.1:1", bind="0.0.0.0:8443"))
     told = look(tmp_path / "f")["control"]
-    assert not told.well and "whoever reaches 0.0.0.0:8443 can start runs" in told.told
+    assert not told.ok and "anyone who can reach 0.0.0.0:8443 can start runs" in told.text
 
 
 def test_who_serves_or_joins_does_without_torch(folder):

@@ -103,7 +103,7 @@ def test_a_round_of_arfl_by_hand():
     assert 0 < shares["a"] < 1 / 4 and sum(shares.values()) == approx(1)
     ends = {site: start - slope(start, site) for site in shares}
     assert weight(second) == approx(sum(shares[site] * ends[site] for site in shares), abs=1e-6)
-    heard = second["weighting"]["told"]["losses"]
+    heard = second["weighting"]["diagnostics"]["losses"]
     assert {site: one.item() for site, one in heard.items()} == approx(losses, abs=1e-6)
 
 
@@ -116,7 +116,7 @@ def test_arfl_of_one_site_is_fedavg_to_the_bit():
 
 
 def test_arfls_lambda_is_positive():
-    with pytest.raises(ConfigError, match=r"strength=0 does not fit"):
+    with pytest.raises(ConfigError, match=r"strength=0 is not valid"):
         registry.build("arfl(strength=0)")
 
 
@@ -185,8 +185,8 @@ def replies_of(method, sizes=toy.SIZES):
     sent = {}
 
     class Watching(Simulator):
-        def ask(self, request, post):
-            answers = super().ask(request, post)
+        def ask(self, request, envelope):
+            answers = super().ask(request, envelope)
             sent.update({name: answer.body for name, answer in answers.items()} if request.kind == "train" else {})
             return answers
 
@@ -231,10 +231,10 @@ def test_fedcsa_takes_a_class_that_nobody_has_as_all_else(monkeypatch):
 def test_fedcsa_asks_for_labels_once_and_trains_with_those_who_told():
     method = fedcsa()
     federation = Faulty(Simulator(method.client, toy.sites(method)), "north", 0, "stalls", "labels")
-    state, minutes = simulate(method, federation=federation)
-    asked = [sorted(left.client for left in happened["left"] if left.request == "labels") for happened in minutes]
+    state, round_log = simulate(method, federation=federation)
+    asked = [sorted(left.client for left in happened["ledger"] if left.request == "labels") for happened in round_log]
     assert asked == [["east", "west"], ["north"], []]
-    assert sorted(minutes[0]["weights"]) == ["east", "west"] and len(minutes[1]["weights"]) == 3
+    assert sorted(round_log[0]["weights"]) == ["east", "west"] and len(round_log[1]["weights"]) == 3
     counts = state["server"]["labels"]["north"]["histogram"]["counts"]
     assert int(counts.sum()) == toy.SIZES["north"]
 
@@ -286,12 +286,12 @@ def test_with_three_sites_any_threshold_above_a_third_is_the_same():
 
 
 def test_fedgmas_threshold_is_a_share():
-    with pytest.raises(ConfigError, match=r"tau=1.5 does not fit"):
+    with pytest.raises(ConfigError, match=r"tau=1.5 is not valid"):
         registry.build("fedgma(tau=1.5)")
 
 
 def test_what_they_tell_is_in_the_state():
     for method in (arfl(), afl()):
         state, _ = simulate(method)
-        assert sorted(state["weighting"]["told"]["losses"]) == sorted(toy.SIZES)
-        assert all(leaf.ndim == 0 for leaf in tree.leaves(state["weighting"]["told"]))
+        assert sorted(state["weighting"]["diagnostics"]["losses"]) == sorted(toy.SIZES)
+        assert all(leaf.ndim == 0 for leaf in tree.leaves(state["weighting"]["diagnostics"]))

@@ -15,7 +15,7 @@ from fedbeyond.classifier import Task, read
 from fedbeyond.data.augment.spectrum import amplitudes, blend, clipped, size
 from fedbeyond.data.augment.style import amplitude_mix
 from fedbeyond.errors import ConfigError
-from fedbeyond.experiment.runner import require
+from fedbeyond.experiment.build import ensure_runnable
 from fedbeyond.images import pixels
 from fedbeyond.methods.elcfs import elcfs
 from fedbeyond.methods.fedavg import fedavg
@@ -147,8 +147,8 @@ def test_harmofl_holds_the_mean_over_sites_of_their_mean_amplitudes_from_the_fir
 
 
 def test_harmofl_asks_for_amplitudes_once_and_sites_that_join_later_take_them_as_they_are():
-    state, minutes = simulate(harmofl(), rounds=4, asked=1)
-    asked = [[left.client for left in happened["left"] if left.name == "amplitude"] for happened in minutes]
+    state, round_log = simulate(harmofl(), rounds=4, asked=1)
+    asked = [[left.client for left in happened["ledger"] if left.name == "amplitude"] for happened in round_log]
     (first,), *later = asked
     assert not any(later)
     want = mean_amplitudes(toy.domains()[first]["train"][0])
@@ -213,7 +213,7 @@ def test_a_harmonised_network_is_the_network_on_normalised_images(network):
 
 @pytest.mark.parametrize("method", [harmofl(), elcfs()])
 def test_tables_have_no_amplitudes(method):
-    with pytest.raises(ConfigError, match="is for images"):
+    with pytest.raises(ConfigError, match="needs images"):
         method.networks(Task(("a", "b"), (5,), mlp()))
 
 
@@ -295,8 +295,8 @@ def test_elcfs_is_fedavg_to_the_bit_while_nobody_else_has_been_asked():
 
 
 def test_every_site_puts_the_low_amplitudes_of_some_of_its_images_into_the_bank_once(real):
-    state, minutes = simulate(elcfs(window=0.4, spectra=24), rounds=2)
-    told = [left for happened in minutes for left in happened["left"] if left.name == "amplitude"]
+    state, round_log = simulate(elcfs(window=0.4, spectra=24), rounds=2)
+    told = [left for happened in round_log for left in happened["ledger"] if left.name == "amplitude"]
     assert sorted(left.client for left in told) == sorted(toy.SIZES)
     for name, splits in toy.domains().items():
         spectra = state["server"]["bank"][name]["amplitude"]["spectra"]
@@ -308,5 +308,5 @@ def test_every_site_puts_the_low_amplitudes_of_some_of_its_images_into_the_bank_
 
 
 def test_elcfs_needs_another_site():
-    with pytest.raises(ConfigError, match="needs 2 sites or more"):
-        require(elcfs(), SimpleNamespace(method="elcfs", target="photo"), 1)
+    with pytest.raises(ConfigError, match="needs at least 2 sites"):
+        ensure_runnable(elcfs(), SimpleNamespace(method="elcfs", target="photo"), 1)

@@ -13,7 +13,7 @@ from fedbeyond.engine.simulator import Simulator
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import registry, runner
 from fedbeyond.experiment.config import Config
-from fedbeyond.methods.ats import apart, ats, centre
+from fedbeyond.methods.ats import ats, centre, measured_margin
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.optimizers import sgd
 from fedbeyond.server import Reply
@@ -73,16 +73,16 @@ def test_a_sites_centre_is_the_mean_of_features_of_length_one():
 def test_the_margin_is_the_mean_over_pairs_of_sites():
     points = {"a": [0.0, 0.0], "b": [3.0, 4.0], "c": [0.0, 1.0]}
     replies = [Reply(name, {"centre": {"mean": torch.tensor(point)}}, 1.0) for name, point in points.items()]
-    assert float(apart(replies)) == approx((25 + 1 + 18) / 3)
+    assert float(measured_margin(replies)) == approx((25 + 1 + 18) / 3)
 
 
 def conversation(method, rounds, **options):
     asked = []
 
     class Listening(Simulator):
-        def ask(self, request, post):
+        def ask(self, request, envelope):
             asked.append(request)
-            return super().ask(request, post)
+            return super().ask(request, envelope)
 
     state, _ = simulate(method, rounds, federation=Listening(method.client, toy.sites(method)), **options)
     return asked, state["server"]
@@ -93,8 +93,8 @@ def test_the_margin_is_measured_anew_in_every_round_and_told():
     assert [request.kind for request in asked] == ["centre", "train"] * 3
     margins = [float(request.body["margin"]) for request in asked if request.kind == "train"]
     assert len(set(margins)) == 3 and all(margin > 0 for margin in margins)
-    assert float(state["told"]["margin"]) == approx(margins[-1])
-    assert set(state["told"]) == {"margin", "perturbation", "distance"}
+    assert float(state["diagnostics"]["margin"]) == approx(margins[-1])
+    assert set(state["diagnostics"]) == {"margin", "perturbation", "distance"}
     assert "margin" not in asked[0].body and set(asked[0].body) == {"model"}
 
 
@@ -106,15 +106,15 @@ def test_with_one_site_in_a_round_the_last_margin_holds_and_the_first_is_zero():
 def test_a_site_that_does_not_say_where_it_is_still_trains():
     method = ats(width=4, warmup=0)
     federation = Faulty(Simulator(method.client, toy.sites(method)), "north", 1, "stalls", "centre")
-    state, minutes = simulate(method, 2, federation=federation)
-    assert minutes[1]["aside"][0]["request"] == "centre" and float(state["server"]["margin"]) > 0
-    assert {left.client for left in minutes[1]["left"] if left.name == "model"} == {"east", "north", "west"}
+    state, round_log = simulate(method, 2, federation=federation)
+    assert round_log[1]["rejected"][0]["request"] == "centre" and float(state["server"]["margin"]) > 0
+    assert {left.client for left in round_log[1]["ledger"] if left.name == "model"} == {"east", "north", "west"}
 
 
 def test_a_given_margin_asks_for_no_centre():
     asked, state = conversation(ats(margin=0.2, width=4), 1)
     assert [request.kind for request in asked] == ["train"] and float(state["margin"]) == approx(0.2)
-    assert set(ats(margin=0.2).sends) == {"train"} and ats(margin=0.2).least == 1
+    assert set(ats(margin=0.2).sends) == {"train"} and ats(margin=0.2).min_clients == 1
 
 
 def test_a_teacher_that_takes_over_the_student_makes_the_first_warm_round_uniform_fedavg():
@@ -124,8 +124,8 @@ def test_a_teacher_that_takes_over_the_student_makes_the_first_warm_round_unifor
 
 def test_what_does_not_fit_is_refused():
     config = Config(method="ats", target="photo+sketch+cartoon", data="styles(share=0.03)")
-    with pytest.raises(ConfigError, match="ats needs 2 sites or more"):
+    with pytest.raises(ConfigError, match="ats needs at least 2 sites"):
         runner.prepare(config)
     task = Task(("no", "yes"), (5,), registry.make_one("networks", "mlp"))
-    with pytest.raises(ConfigError, match="ats is for images"):
+    with pytest.raises(ConfigError, match="ats needs images"):
         ats().networks(task)

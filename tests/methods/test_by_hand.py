@@ -71,7 +71,7 @@ def test_scaffold_follows_g_minus_ci_plus_c(scaffold=scaffold):
     ends = [0.125 - 0.5 * (slope(0.125, site) - c + -0.25) for site, c in (("a", -1.0), ("b", 0.5))]
     assert weight(second) == approx(sum(ends) / 2)
     # c_i+ = c_i - c + (w - w_i) / lr = g_i: after one step the control is the slope where the step was taken
-    controls = [second["slots"][site]["pending"]["private"]["control"]["w"].item() for site in ("a", "b")]
+    controls = [second["clients"][site]["pending"]["private"]["control"]["w"].item() for site in ("a", "b")]
     assert controls == approx([slope(0.125, "a"), slope(0.125, "b")], abs=1e-6)
     assert second["server"]["control"]["w"].item() == approx(sum(controls) / 2, abs=1e-6)
 
@@ -110,9 +110,9 @@ def test_fednova_with_a_proximal_term_uses_the_papers_recurrence():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 def test_reach_is_the_closed_form_of_sgd_with_momentum(momentum):
-    stepper = sgd(momentum=momentum)([torch.zeros(1, requires_grad=True)])
+    optimizer = sgd(momentum=momentum)([torch.zeros(1, requires_grad=True)])
     closed = sum((1 - momentum**k) / (1 - momentum) for k in range(1, 8))
-    assert reach(stepper, 7) == approx(closed)
+    assert reach(optimizer, 7) == approx(closed)
 
 
 def test_reach_of_adam_is_its_steps():

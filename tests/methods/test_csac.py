@@ -12,8 +12,8 @@ from fedbeyond import tree
 from fedbeyond.classifier import Task, read, write
 from fedbeyond.engine.simulator import Simulator
 from fedbeyond.errors import ConfigError
-from fedbeyond.experiment import registry, runner
-from fedbeyond.methods.csac import KERNELS, Attention, csac, fuse, lengths, look, mmd
+from fedbeyond.experiment import build, registry
+from fedbeyond.methods.csac import KERNELS, Attention, csac, fuse, layer_norms, look, mmd
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.networks._convnet import convnet
 from fedbeyond.optimizers import sgd
@@ -68,7 +68,7 @@ def test_the_length_of_a_layer_is_over_all_its_numbers():
         "body.0.bias": torch.tensor([2.0]),
         "head.bias": -torch.ones(4),
     }
-    assert lengths(params) == pytest.approx({"body.0": 3, "head": 2})
+    assert layer_norms(params) == pytest.approx({"body.0": 3, "head": 2})
 
 
 def by_hand(x, y):
@@ -141,8 +141,12 @@ def test_all_of_an_attention_learns():
 
 def played(method, rounds=2):
     federation = Simulator(method.client, toy.sites(method))
-    state, minutes = simulate(method, rounds, federation=federation)
-    return state, {name: slots["pending"]["private"] for name, slots in federation.slots.items()}, minutes
+    state, round_log = simulate(method, rounds, federation=federation)
+    return (
+        state,
+        {name: client_state["pending"]["private"] for name, client_state in federation.client_states.items()},
+        round_log,
+    )
 
 
 def one_stage(task):
@@ -194,15 +198,15 @@ def test_a_batch_by_hand(monkeypatch):
 
 def test_a_sites_own_model_is_made_once_and_nothing_private_leaves():
     _, early, _ = played(csac(pretrain=1, width=4), rounds=1)
-    state, late, minutes = played(csac(pretrain=1, width=4), rounds=3)
+    state, late, round_log = played(csac(pretrain=1, width=4), rounds=3)
     for name in early:
         assert_equal(tree.flatten(early[name]["own"]), tree.flatten(late[name]["own"]))
     attention = [tree.flatten(late[name]["attention"]["params"]) for name in ("east", "west")]
     assert all(not torch.equal(attention[0][name], attention[1][name]) for name in attention[0])
-    assert {left.name for happened in minutes for left in happened["left"]} == {"model"}
-    asked = [{left.request for left in happened["left"]} for happened in minutes]
+    assert {left.name for happened in round_log for left in happened["ledger"]} == {"model"}
+    asked = [{left.request for left in happened["ledger"]} for happened in round_log]
     assert asked == [{"teach", "train"}, {"train"}, {"train"}]
-    assert sum(share.item() for share in state["server"]["told"]["weights"].values()) == pytest.approx(1)
+    assert sum(share.item() for share in state["server"]["diagnostics"]["weights"].values()) == pytest.approx(1)
 
 
 def conversation(method, state, clients, number=0):
@@ -224,7 +228,7 @@ def test_the_first_fusion_is_of_the_models_that_sites_trained_by_themselves():
 def test_who_joins_later_makes_its_own_model_and_trains_the_fused_one_as_it_is():
     method = csac()
     model = replies((9.0, 9.0, 9.0))[0].body["model"]
-    state = {"model": model, "taught": {"a": torch.ones(())}, "told": {"weights": {}}}
+    state = {"model": model, "taught": {"a": torch.ones(())}, "diagnostics": {"weights": {}}}
     talk = conversation(method, state, "ab", number=3)
     request = next(talk)
     assert request.kind == "teach" and request.to == ("b",)
@@ -250,11 +254,11 @@ def test_a_network_without_stages_and_tables_are_refused_before_training():
         net.stages = ()
         return net
 
-    with pytest.raises(ConfigError, match="csac works on the maps of a network's early layers"):
+    with pytest.raises(ConfigError, match="csac needs the maps of a network's early layers"):
         csac().networks(toy.TASK._replace(network=blind))
     table = Task(("no", "yes"), (5,), registry.make_one("networks", "mlp"))
-    with pytest.raises(ConfigError, match="csac is for images"):
-        runner.networks(csac(), table, 0, "cpu")
+    with pytest.raises(ConfigError, match="csac needs images"):
+        build.networks(csac(), table, 0, "cpu")
 
 
 @pytest.mark.parametrize("network", ["convnet(width=2)", "alexnet", "mobilenet_v2"])
@@ -297,10 +301,10 @@ def test_a_site_that_goes_wrong_when_it_makes_its_own_model_is_as_good_as_absent
     def outcome(fault):
         method = registry.build(name)
         federation = Simulator(method.client, toy.sites(method))
-        state, minutes = simulate(method, 2, federation=Faulty(federation, "north", 0, fault, "teach"))
-        trained = [{left.client for left in happened["left"] if left.request == "train"} for happened in minutes]
+        state, round_log = simulate(method, 2, federation=Faulty(federation, "north", 0, fault, "teach"))
+        trained = [{left.client for left in happened["ledger"] if left.request == "train"} for happened in round_log]
         assert trained == [{"east", "west"}, {"east", "north", "west"}]
-        return tree.flatten({"state": state, "slots": federation.slots})
+        return tree.flatten({"state": state, "clients": federation.client_states})
 
     want = outcome("absent")
     for fault in FAULTS:

@@ -150,10 +150,10 @@ def test_without_strength_images_count_twice_and_the_generator_rests():
 
 def test_one_site_is_not_enough():
     config = Config(method="ddaig", target="photo+sketch+cartoon", data="styles(share=0.03)")
-    with pytest.raises(ConfigError, match="ddaig needs 2 sites or more"):
+    with pytest.raises(ConfigError, match="ddaig needs at least 2 sites"):
         runner.prepare(config)
     task = Task(("no", "yes"), (5,), registry.make_one("networks", "mlp"))
-    with pytest.raises(ConfigError, match="ddaig is for images"):
+    with pytest.raises(ConfigError, match="ddaig needs images"):
         ddaig().networks(task)
 
 

@@ -46,8 +46,12 @@ def test_scores_that_are_all_the_same_give_a_finite_loss_and_slope():
 
 def played(method, rounds=2, **options):
     federation = Simulator(method.client, toy.sites(method))
-    state, minutes = simulate(method, rounds, federation=federation, **options)
-    return state, {name: slots["pending"]["private"] for name, slots in federation.slots.items()}, minutes
+    state, round_log = simulate(method, rounds, federation=federation, **options)
+    return (
+        state,
+        {name: client_state["pending"]["private"] for name, client_state in federation.client_states.items()},
+        round_log,
+    )
 
 
 def test_a_round_at_a_site_by_hand():
@@ -155,19 +159,19 @@ def test_a_site_that_holds_fewer_public_images_limits_all():
 
 def test_a_teacher_is_trained_once_and_the_last_model_follows():
     _, early, _ = played(fccl(**SMALL), rounds=1)
-    _, late, minutes = played(fccl(**SMALL), rounds=3)
+    _, late, round_log = played(fccl(**SMALL), rounds=3)
     for name in early:
         assert_equal(tree.flatten(early[name]["teacher"]), tree.flatten(late[name]["teacher"]))
         assert not torch.equal(
             early[name]["last"]["params"]["head.weight"], late[name]["last"]["params"]["head.weight"]
         )
-    asked = [{left.request for left in happened["left"]} for happened in minutes]
+    asked = [{left.request for left in happened["ledger"]} for happened in round_log]
     assert asked == [{"teach", "tell", "train"}, {"tell", "train"}, {"tell", "train"}]
 
 
 def test_the_ledger_tells_what_leaves_with_its_size():
-    _, _, minutes = played(fccl(**SMALL), rounds=1)
-    left = {(one.request, one.name, one.kind, one.bytes) for one in minutes[0]["left"]}
+    _, _, round_log = played(fccl(**SMALL), rounds=1)
+    left = {(one.request, one.name, one.kind, one.bytes) for one in round_log[0]["ledger"]}
     assert ("tell", "logits", "statistics", 16 * 3 * 4) in left and ("teach", "held", "scalars", 4) in left
 
 
@@ -201,7 +205,7 @@ def test_without_its_parts_it_is_uniform_fedavg_to_the_bit_and_needs_no_public_i
 
 @pytest.mark.parametrize("images", [1, 2])
 def test_too_few_public_images_are_refused(images):
-    with pytest.raises(ConfigError, match=rf"images={images} says nothing .*; take three or more, or images=0"):
+    with pytest.raises(ConfigError, match=rf"images={images} is too few for .*; give 3 or more, or images=0"):
         registry.build(f"fccl(images={images})")
 
 
@@ -211,7 +215,7 @@ def test_a_public_dataset_of_two_images_ends_in_a_line_that_says_so():
     for site in sites:
         x, y = site.data["public"]
         site.data = {**site.data, "public": (x[:2], y[:2])}
-    with pytest.raises(FederationError, match=r"public has 2 images, .*; name a larger dataset"):
+    with pytest.raises(FederationError, match=r"public has 2 images, .*; give a dataset with 3 or more"):
         simulate(method, federation=Simulator(method.client, sites))
 
 

@@ -11,7 +11,7 @@ from fedbeyond.classifier import write
 from fedbeyond.client import descend
 from fedbeyond.engine.simulator import Simulator
 from fedbeyond.errors import ConfigError
-from fedbeyond.methods.fedadg import confusion, displacement, draw, fedadg
+from fedbeyond.methods.fedadg import discrimination, draw, fedadg, generation
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.methods.fedsb import fedsb
 from fedbeyond.networks.adversary import Discriminator, Generator
@@ -26,13 +26,17 @@ Y = torch.arange(64) % 3
 def played(method, rounds=2):
     """The state after some rounds, and what each site keeps."""
     federation = Simulator(method.client, toy.sites(method))
-    state, minutes = simulate(method, rounds, federation=federation)
-    return state, {name: slots["pending"]["private"] for name, slots in federation.slots.items()}, minutes
+    state, round_log = simulate(method, rounds, federation=federation)
+    return (
+        state,
+        {name: client_state["pending"]["private"] for name, client_state in federation.client_states.items()},
+        round_log,
+    )
 
 
 def test_the_discriminator_stays_at_its_site_and_is_its_own():
-    _, kept, minutes = played(fedadg(classify=1, align=1))
-    assert {left.name for happened in minutes for left in happened["left"]} == {"model", "generator"}
+    _, kept, round_log = played(fedadg(classify=1, align=1))
+    assert {left.name for happened in round_log for left in happened["ledger"]} == {"model", "generator"}
     east, west = (tree.flatten(kept[name]["discriminator"]) for name in ("east", "west"))
     assert east.keys() == west.keys() and all(not torch.equal(east[name], west[name]) for name in east)
 
@@ -42,10 +46,12 @@ def test_the_random_projection_is_fixed_unless_it_is_to_be_trained(projection, m
     method = fedadg(classify=0, align=2, projection=projection)
     federation = Simulator(method.client, toy.sites(method))
     place = "params" if projection == "trained" else "buffers"
-    before = {n: s["private"]["discriminator"][place]["projection"].clone() for n, s in federation.slots.items()}
+    before = {
+        n: s["private"]["discriminator"][place]["projection"].clone() for n, s in federation.client_states.items()
+    }
     simulate(method, 2, federation=federation)
-    for name, slots in federation.slots.items():
-        after = slots["pending"]["private"]["discriminator"][place]["projection"]
+    for name, client_state in federation.client_states.items():
+        after = client_state["pending"]["private"]["discriminator"][place]["projection"]
         assert torch.equal(after, before[name]) is not moves
 
 
@@ -76,7 +82,7 @@ def test_a_discriminators_step_tells_reference_and_features_further_apart():
 
         before = apart()
         step = sgd(0.5)(discriminator.parameters())
-        descend(step, lambda d=discriminator, h=h, m=made, f=form: confusion(d(h, Y), d(m, Y), f))
+        descend(step, lambda d=discriminator, h=h, m=made, f=form: discrimination(d(h, Y), d(m, Y), f))
         assert apart() > before
 
 
@@ -85,7 +91,7 @@ def trained_discriminator(h, made):
     discriminator = Discriminator(8, 3, 1.0, "fixed")
     step = sgd(0.5)(discriminator.parameters())
     for _ in range(300):
-        descend(step, lambda: confusion(discriminator(h, Y), discriminator(made(), Y), "lsgan"))
+        descend(step, lambda: discrimination(discriminator(h, Y), discriminator(made(), Y), "lsgan"))
     assert discriminator(made(), Y).mean().item() > 0.8 > 0.2 > discriminator(h, Y).mean().item()
     return discriminator
 
@@ -105,7 +111,7 @@ def test_a_generators_step_moves_the_reference_toward_the_features_or_away(form)
 
     before, told = gap(), discriminator(made(), Y).mean().item()
     for _ in range(5):
-        descend(sgd(0.5)([shift]), lambda: displacement(discriminator(made(), Y), form))
+        descend(sgd(0.5)([shift]), lambda: generation(discriminator(made(), Y), form))
     nearer, lower = gap() < before, discriminator(made(), Y).mean().item() < told
     assert (nearer, lower) == ((True, True) if form == "toward" else (False, False))
 
@@ -157,12 +163,12 @@ def test_both_phases_are_epochs_like_any_other():
 def test_only_aligning_trains_the_discriminator():
     _, kept, _ = played(fedadg(classify=1, align=0), rounds=1)
     method = fedadg(classify=1, align=0)
-    fresh = Simulator(method.client, toy.sites(method)).slots["east"]["private"]
+    fresh = Simulator(method.client, toy.sites(method)).client_states["east"]["private"]
     assert_equal(tree.flatten(kept["east"]["discriminator"]), tree.flatten(fresh["discriminator"]))
 
 
 def test_nothing_to_train_is_refused():
-    with pytest.raises(ConfigError, match="leave nothing to train"):
+    with pytest.raises(ConfigError, match="train for no epoch"):
         fedadg(classify=0, align=0)
 
 

@@ -66,8 +66,8 @@ def test_two_rounds_by_hand(blocky):
     state = simulate(method, rounds, federation)[0]["server"]["model"]
     for key, value in (state["params"] | state["buffers"]).items():
         torch.testing.assert_close(value, shared[key], rtol=1e-4, atol=1e-6)
-    for name, slots in federation.slots.items():
-        kept = slots["pending"]["private"]["batchnorm"]["model"]
+    for name, client_state in federation.client_states.items():
+        kept = client_state["pending"]["private"]["batchnorm"]["model"]
         assert (kept["params"] | kept["buffers"]).keys() == own[name].keys()
         for key, value in (kept["params"] | kept["buffers"]).items():
             torch.testing.assert_close(value, own[name][key], rtol=1e-4, atol=1e-6)
@@ -88,6 +88,6 @@ def test_the_policy_on_top_of_it_changes_nothing():
 
 
 def test_a_network_without_batchnorm_is_refused():
-    with pytest.raises(ConfigError, match=r"perceptron has none; take convnet.*weighting=uniform"):
+    with pytest.raises(ConfigError, match=r"perceptron has none; use convnet.*weighting=uniform"):
         fedbn().networks(Task(("no", "yes"), (5,), mlp()))
     assert replace(fedavg(), networks=fedbn().networks).networks(toy.TASK)

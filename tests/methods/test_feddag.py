@@ -23,13 +23,13 @@ from fedbeyond.methods.ndag import distance, follow, lagging, ndag, novelty, per
 from fedbeyond.networks.fcn import Fcn, Normalised
 from fedbeyond.networks.weights import normalised
 from fedbeyond.optimizers import sgd
-from fedbeyond.server import Post, Reply, Request, Round
+from fedbeyond.server import Envelope, Reply, Request, Round
 from fedbeyond.site import Site
 from fedbeyond.testing import toy
 from fedbeyond.testing.faults import Faulty
 from fedbeyond.testing.laws import simulate
 from fedbeyond.wrappers.ga import ga
-from fedbeyond.wrappers.sha import judge, judges, pruned, score, sha, share_changed, uphill, within
+from fedbeyond.wrappers.sha import choose_evaluators, evaluate, pruned, score, sha, share_changed, uphill, within
 from support.asserts import assert_close, assert_equal, model
 
 
@@ -241,14 +241,14 @@ def test_how_far_images_and_their_features_move_is_logged():
         want.append(((novel - x).abs().mean(), apart.square().sum(1).mean()))
     with torch.enable_grad():
         state = simulate(method, 1, federation=Simulator(method.client, sites), sizes=dict.fromkeys(toy.SIZES, 8))[0]
-    told = state["server"]["told"]
+    told = state["server"]["diagnostics"]
     for place, name in enumerate(("perturbation", "distance")):
         mean = sum(float(each[place]) for each in want) / 3
         assert mean > 0 and float(told[name]) == approx(mean, rel=1e-4)
 
 
 def test_what_a_method_logs_stays_under_sha():
-    told = simulate(feddag(width=4), 1)[0]["server"]["told"]
+    told = simulate(feddag(width=4), 1)[0]["server"]["diagnostics"]
     assert set(told) == {"scores", "weights", "moved", "perturbation", "distance"}
 
 
@@ -270,14 +270,14 @@ def test_an_idle_generator_is_warned_about_once_half_way(caplog):
 
 def kept(method, rounds=2):
     federation = Simulator(method.client, toy.sites(method))
-    state, minutes = simulate(method, rounds, federation=federation)
-    return state["server"], {n: s["pending"]["private"] for n, s in federation.slots.items()}, minutes
+    state, round_log = simulate(method, rounds, federation=federation)
+    return state["server"], {n: s["pending"]["private"] for n, s in federation.client_states.items()}, round_log
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3])
 def test_the_three_ways_to_hand_out_the_model(kind):
-    state, private, minutes = kept(ndag(kind=kind, width=4, warmup=0))
-    sent = {left.name for happened in minutes for left in happened["left"]}
+    state, private, round_log = kept(ndag(kind=kind, width=4, warmup=0))
+    sent = {left.name for happened in round_log for left in happened["ledger"]}
     assert sent == {"model", "generator", "novelty"} | ({"student"} if kind == 2 else set())
     assert ("teacher" in private["east"]) is (kind == 3) and ("student" in state) is (kind == 2)
     assert int(private["west"]["steps"]) == 6  # two rounds of three batches
@@ -326,9 +326,9 @@ def conversation(method, rounds=1):
     asked = []
 
     class Listening(Simulator):
-        def ask(self, request, post):
+        def ask(self, request, envelope):
             asked.append((request.kind, request.to, request.body))
-            return super().ask(request, post)
+            return super().ask(request, envelope)
 
     simulate(method, rounds, federation=Listening(method.client, toy.sites(method)))
     return asked
@@ -360,7 +360,7 @@ def test_a_model_that_diverged_costs_its_own_weight_and_no_verdict(monkeypatch):
     (site, *_) = toy.sites(fedavg())
     losses = iter([float("nan"), float("inf"), 0.0, 0.7])
     monkeypatch.setattr(site, "loss", lambda model: torch.tensor(next(losses)))
-    told, _ = judge(site, {"models": {name: {} for name in "abcd"}}, {})
+    told, _ = evaluate(site, {"models": {name: {} for name in "abcd"}}, {})
     assert {name: float(loss) for name, loss in told["losses"].items()} == approx(
         {"a": 1e8, "b": 1e8, "c": 1e-8, "d": 0.7}
     )
@@ -375,8 +375,8 @@ def test_verdicts_may_differ_a_thousandfold_but_not_be_negative():
         return Reply(name, {"losses": dict(zip(models, map(torch.tensor, losses), strict=True))}, toy.SIZES[name])
 
     answers = {"east": verdict("east", 5e-4, 1.0, 1.0), "north": verdict("north", 3e-3, 1.0, 1.0)}
-    assert not gate.admit(request, answers | {"west": verdict("west", 4.0, 1.0, 1.0)}).aside
-    (failure,) = gate.admit(request, answers | {"west": verdict("west", -5.0, 1.0, 1.0)}).aside
+    assert not gate.admit(request, answers | {"west": verdict("west", 4.0, 1.0, 1.0)}).rejected
+    (failure,) = gate.admit(request, answers | {"west": verdict("west", -5.0, 1.0, 1.0)}).rejected
     assert failure.client == "west" and "losses is not positive" in failure.reason
 
 
@@ -389,18 +389,18 @@ def test_one_verdict_is_enough():
     method = sha(fedavg(), evaluators=2)
     asked = [to for kind, to, _ in conversation(method, 3) if kind == "sha_score"]
     federation = Faulty(Simulator(method.client, toy.sites(method)), asked[1][0], 1, "stalls", "sha_score")
-    state, minutes = simulate(method, federation=federation)
-    assert minutes[1]["aside"][0]["request"] == "sha_score" and len(state["server"]["told"]["scores"]) == 3
+    state, round_log = simulate(method, federation=federation)
+    assert round_log[1]["rejected"][0]["request"] == "sha_score" and len(state["server"]["diagnostics"]["scores"]) == 3
 
 
 def test_judges_are_drawn_for_each_run():
     replies = [Reply(name, {}, 1) for name in "abcdef"]
-    drawn = {judges(replies, 3, Round(0, 9, (), (), seed)) for seed in range(8)}
-    assert len(drawn) > 2 and judges(replies, 9, Round(0, 9, (), ())) == tuple("abcdef")
+    drawn = {choose_evaluators(replies, 3, Round(0, 9, (), (), seed)) for seed in range(8)}
+    assert len(drawn) > 2 and choose_evaluators(replies, 9, Round(0, 9, (), ())) == tuple("abcdef")
 
 
 def test_weights_are_powers_of_scores():
-    happened = simulate(sha(fedavg(), history=0, beta=2.0), 1)[0]["server"]["told"]
+    happened = simulate(sha(fedavg(), history=0, beta=2.0), 1)[0]["server"]["diagnostics"]
     raised = {name: float(value) ** 2 for name, value in happened["scores"].items()}
     for name, share in happened["weights"].items():
         assert float(share) == approx(raised[name] / sum(raised.values()), rel=1e-5)
@@ -413,10 +413,10 @@ def test_a_round_by_hand():
     replies = {}
     federation = Simulator(fedavg().client, toy.sites(fedavg()))
     for name, reply in federation.ask(
-        Request("train", toy.shared(fedavg()), federation.clients), Post(0, 0, {})
+        Request("train", toy.shared(fedavg()), federation.clients), Envelope(0, 0, {})
     ).items():
         replies[name] = reply.body["model"]
-    told = state["told"]["weights"]
+    told = state["diagnostics"]["weights"]
     want = tree.mean([replies[name] for name in told], [float(share) for share in told.values()])
     assert_close(tree.flatten(state["model"]), tree.flatten(want))
 

@@ -45,7 +45,7 @@ def test_three_rounds_by_hand(trusting, output):
         assert weight(state) == approx(mean if output == "mean" else w, rel=1e-5)
         assert state["server"]["start"]["w"].item() == approx(w, rel=1e-5)
         assert state["server"]["slope"]["w"].item() == approx(-alpha * sum(h.values()) / 2, rel=1e-5)
-    kept = state["slots"]["b"]["pending"]["private"]["slope"]["w"].item()
+    kept = state["clients"]["b"]["pending"]["private"]["slope"]["w"].item()
     assert kept == approx(-alpha * h["b"], rel=1e-5)
 
 
@@ -78,7 +78,10 @@ def test_sites_end_at_the_minimum_of_their_mean_loss_where_fedavg_does_not(trust
 def test_the_servers_slope_is_the_mean_of_the_sites(method, asked):
     federation = Simulator(method.client, toy.sites(method))
     state, _ = simulate(method, 6, federation=federation, asked=asked)
-    kept = [slots.get("pending", slots)["private"]["slope"] for slots in federation.slots.values()]
+    kept = [
+        client_state.get("pending", client_state)["private"]["slope"]
+        for client_state in federation.client_states.values()
+    ]
     assert_close(tree.flatten(tree.mean(kept, [1.0] * 3)), tree.flatten(state["server"]["slope"]))
 
 
@@ -89,5 +92,5 @@ def test_a_single_site_has_nobody_to_agree_with():
 
 
 def test_alpha_is_divided_by_and_may_not_be_zero():
-    with pytest.raises(ConfigError, match="alpha=0 does not fit"):
+    with pytest.raises(ConfigError, match="alpha=0 is not valid"):
         registry.build("feddyn(alpha=0)")

@@ -65,7 +65,7 @@ def test_three_rounds_of_the_dynamic_regulariser_by_hand(trusting):
         assert weight(state) == approx(sum(ends.values()) / 2, rel=1e-5)
         assert state["server"]["start"]["w"].item() == approx(w, rel=1e-5)
         assert state["server"]["dual"]["w"].item() == approx(dual, rel=1e-5)
-    kept = states[-1]["slots"]["b"]["pending"]["private"]["dual"]["w"].item()
+    kept = states[-1]["clients"]["b"]["pending"]["private"]["dual"]["w"].item()
     assert kept == approx(duals["b"], rel=1e-5)
 
 
@@ -92,7 +92,10 @@ LIVELY = fedgca(optimizer=sgd(0.3, momentum=0.9))  # scores go up and down, so t
 def test_the_servers_dual_is_the_mean_of_the_sites(method, asked):
     federation = Simulator(method.client, toy.sites(method))
     state, _ = simulate(method, 8, federation=federation, asked=asked)
-    kept = [slots.get("pending", slots)["private"]["dual"] for slots in federation.slots.values()]
+    kept = [
+        client_state.get("pending", client_state)["private"]["dual"]
+        for client_state in federation.client_states.values()
+    ]
     assert_close(tree.flatten(tree.mean(kept, [1.0] * 3)), tree.flatten(state["server"]["dual"]))
 
 

@@ -106,8 +106,8 @@ def test_the_pull_brings_gradients_of_the_head_together():
 def test_a_site_that_does_not_tell_its_gradient_still_trains():
     method = fediir()
     federation = Faulty(Simulator(method.client, toy.sites(method)), "north", 1, "stalls", "slope")
-    _, minutes = simulate(method, federation=federation)
-    assert [one["request"] for one in minutes[1]["aside"]] == ["slope"] and len(minutes[1]["weights"]) == 3
+    _, round_log = simulate(method, federation=federation)
+    assert [one["request"] for one in round_log[1]["rejected"]] == ["slope"] and len(round_log[1]["weights"]) == 3
 
 
 def test_a_site_without_a_class_and_a_site_alone_go_on(monkeypatch):

@@ -41,5 +41,5 @@ def test_its_own_rho_takes_the_place_of_the_runs():
 
 
 def test_rho_below_zero_is_refused():
-    with pytest.raises(ConfigError, match="does not fit"):
+    with pytest.raises(ConfigError, match="is not valid"):
         registry.build("fedsam(rho=-0.1)")

@@ -84,8 +84,8 @@ def test_an_image_is_judged_by_the_mean_probability_of_twenty_draws(net):
     x = images()
     mean, spread = net.gaussian(x)
     draws = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
-    chances = [net.head(mean + spread * draw).softmax(1) for draw in draws]
-    torch.testing.assert_close(net(x).exp(), torch.stack(chances).mean(0))
+    probabilities = [net.head(mean + spread * draw).softmax(1) for draw in draws]
+    torch.testing.assert_close(net(x).exp(), torch.stack(probabilities).mean(0))
     assert SAMPLES == 20 and torch.allclose(net(x).exp().sum(1), torch.ones(5))
 
 
@@ -119,18 +119,21 @@ def test_any_classifier_can_be_made_gaussian(network, shape):
 def test_the_reference_stays_at_its_site_unless_it_is_shared():
     method = fedsr(cmi=0.1)
     federation = Simulator(method.client, toy.sites(method))
-    state, minutes = simulate(method, federation=federation)
-    assert {left.name for happened in minutes for left in happened["left"]} == {"model"}
-    kept = [slots["pending"]["private"]["reference"]["params"]["mean"] for slots in federation.slots.values()]
+    state, round_log = simulate(method, federation=federation)
+    assert {left.name for happened in round_log for left in happened["ledger"]} == {"model"}
+    kept = [
+        client_state["pending"]["private"]["reference"]["params"]["mean"]
+        for client_state in federation.client_states.values()
+    ]
     assert all(float(one.abs().sum()) > 0 for one in kept) and not torch.equal(kept[0], kept[1])
     assert "reference" not in state["server"]
 
     method = fedsr(cmi=0.1, share_r=True)
     federation = Simulator(method.client, toy.sites(method))
-    state, minutes = simulate(method, federation=federation)
-    assert {left.name for happened in minutes for left in happened["left"]} == {"model", "reference"}
+    state, round_log = simulate(method, federation=federation)
+    assert {left.name for happened in round_log for left in happened["ledger"]} == {"model", "reference"}
     assert float(state["server"]["reference"]["params"]["mean"].abs().sum()) > 0
-    assert all(slots["pending"]["private"] == {} for slots in federation.slots.values())
+    assert all(client_state["pending"]["private"] == {} for client_state in federation.client_states.values())
 
 
 def test_a_site_starts_from_an_untrained_reference_whatever_its_networks_went_through():

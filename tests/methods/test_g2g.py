@@ -19,9 +19,9 @@ from support.asserts import assert_close, assert_equal, model
 def played(method, rounds=2):
     """The state after some rounds, what each site keeps, and what left."""
     federation = Simulator(method.client, toy.sites(method))
-    state, minutes = simulate(method, rounds, federation=federation)
-    kept = {name: slots["pending"]["private"] for name, slots in federation.slots.items()}
-    return state, kept, {left.name for happened in minutes for left in happened["left"]}
+    state, round_log = simulate(method, rounds, federation=federation)
+    kept = {name: client_state["pending"]["private"] for name, client_state in federation.client_states.items()}
+    return state, kept, {left.name for happened in round_log for left in happened["ledger"]}
 
 
 def test_all_but_the_largest_scores_become_their_mean():

@@ -125,9 +125,9 @@ def test_the_order_can_be_learnt():
 
 
 def test_what_cannot_be_cut_is_refused():
-    for shape, complaint in (((3, 2, 8), "3 x 3 tiles, these have 2 x 8 pixels"), ((5,), "jigen is for images")):
+    for shape, complaint in (((3, 2, 8), "3 x 3 tiles, these have 2 x 8 pixels"), ((5,), "jigen needs images")):
         task = Task(("no", "yes"), shape, registry.make_one("networks", "convnet"))
         with pytest.raises(ConfigError, match=complaint):
             jigen().networks(task)
-    with pytest.raises(ConfigError, match="orders=0 does not fit"):
+    with pytest.raises(ConfigError, match="orders=0 is not valid"):
         registry.build("jigen(orders=0)")

@@ -73,5 +73,5 @@ def test_rows_of_a_table_are_blended_too():
 
 
 def test_a_negative_alpha_is_refused():
-    with pytest.raises(ConfigError, match="alpha=-1 does not fit"):
+    with pytest.raises(ConfigError, match="alpha=-1 is not valid"):
         registry.build("mixup(alpha=-1)")

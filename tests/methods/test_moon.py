@@ -86,9 +86,13 @@ def test_a_site_keeps_what_it_sent_and_who_joins_later_has_no_last_model():
     method = moon()
     federation = simulator(method)
     simulate(method, rounds=1, federation=federation, asked=1)
-    kept = {name: slots["pending"]["private"] for name, slots in federation.slots.items() if "pending" in slots}
+    kept = {
+        name: client_state["pending"]["private"]
+        for name, client_state in federation.client_states.items()
+        if "pending" in client_state
+    }
     assert len(kept) == 1 and all(set(private) == {"model", "projection"} for private in kept.values())
-    assert all(slots["private"] == {} for slots in federation.slots.values())
+    assert all(client_state["private"] == {} for client_state in federation.client_states.values())
 
 
 def test_the_projection_learns_from_the_second_round_on():
@@ -107,5 +111,5 @@ def test_tables_have_features_too():
 
 @pytest.mark.parametrize("spelled", ["moon(mu=-1)", "moon(temperature=0)", "moon(width=0)"])
 def test_options_out_of_bounds_are_refused(spelled):
-    with pytest.raises(ConfigError, match="does not fit"):
+    with pytest.raises(ConfigError, match="is not valid"):
         registry.build(spelled)

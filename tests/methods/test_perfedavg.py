@@ -51,7 +51,7 @@ def test_a_step_on_two_halves_by_hand():
     statistics = {name: buffer.clone() for name, buffer in ahead.named_buffers()}  # of the first half, at w
     ahead.zero_grad()
     F.cross_entropy(ahead(batch.x[4:]), batch.y[4:]).backward()
-    descend(local.stepper, lambda: after_a_step(0.3)(local, batch), local.net)
+    descend(local.optimizer, lambda: after_a_step(0.3)(local, batch), local.net)
     pairs = zip(before.parameters(), ahead.parameters(), local.net.parameters(), strict=True)
     for old, moved, new in pairs:
         torch.testing.assert_close(new.detach(), old.detach() - 0.1 * moved.grad)
@@ -84,5 +84,5 @@ def test_a_tiny_batch_is_both_halves(size):
 
 
 def test_alpha_below_zero_is_refused():
-    with pytest.raises(ConfigError, match="does not fit"):
+    with pytest.raises(ConfigError, match="is not valid"):
         registry.build("perfedavg(alpha=-0.1)")

@@ -7,7 +7,7 @@ import torch
 
 from cli.test_main import SMALL, fedbeyond
 from fedbeyond.errors import ConfigError
-from fedbeyond.experiment import registry, runner
+from fedbeyond.experiment import build, registry, runner
 from fedbeyond.experiment.config import Config, Train
 from fedbeyond.images import Domains
 from fedbeyond.methods.fedavg import fedavg
@@ -31,24 +31,24 @@ def offer(monkeypatch, *names, shape=(3, 32, 32)):
     images = {
         name: (torch.full((4, *shape), 10 * k, dtype=torch.uint8), torch.arange(4)) for k, name in enumerate(names)
     }
-    monkeypatch.setitem(registry.SHELVES["datasets"], "mine", lambda: Domains(("a", "b", "c", "d"), images))
-    runner.dataset.cache_clear()
+    monkeypatch.setitem(registry.REGISTRY["datasets"], "mine", lambda: Domains(("a", "b", "c", "d"), images))
+    build.dataset.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def forget():
     yield
-    runner.dataset.cache_clear()
+    build.dataset.cache_clear()
 
 
 def shown(config):
     """The public split of every site."""
-    return [site.data["public"] for site in runner.prepare(config).federation.sites.values()]
+    return [site.data["public"] for site in runner.prepare(config).engine.sites.values()]
 
 
 def test_a_method_that_needs_public_images_is_refused_without_them(call, tmp_path):
     want = (
-        "fccl(images=8, batch=4, pretrain=1) needs images without labels that every site may see; name a dataset of "
+        "fccl(images=8, batch=4, pretrain=1) needs unlabelled images that every site may use; name a dataset of "
         'them, as in public = "folder(root=data/public)" (or --set public=...)'
     )
     for words in (("check",), ("run", "--out", tmp_path)):
@@ -60,15 +60,15 @@ def test_a_method_that_needs_public_images_is_refused_without_them(call, tmp_pat
 def test_with_them_it_is_planned_and_runs(call, tmp_path):
     key = ["--set", f"method={FCCL}", "--set", "target=sketch", "--set", "public=styles(share=0.03, seed=1)"]
     code, out, _ = call("check", *SMALL, *key)
-    assert code == 0 and "logits           statistics            224 bytes  (in answer to 'tell')" in out
+    assert code == 0 and "logits           statistics            224 bytes  (in reply to 'tell')" in out
     code, out, _ = call("run", *SMALL, *key, "--out", tmp_path)
     assert code == 0 and "2 rounds done" in out
 
 
 def test_other_methods_do_not_get_them(config):
-    sites = runner.prepare(replace(config, method="fedavg")).federation.sites
+    sites = runner.prepare(replace(config, method="fedavg")).engine.sites
     assert all(set(site.data) == {"train", "val"} for site in sites.values())
-    assert replace(config, public=None).identity().keys() == config.identity().keys() - {"public"}
+    assert replace(config, public=None).digest() != config.digest()
 
 
 def test_labels_are_hidden_and_all_sites_hold_the_same(config):
@@ -90,12 +90,12 @@ def test_what_is_to_be_unseen_is_not_public_either(config, monkeypatch, target):
 
 def test_nothing_left_to_show_is_an_error(config, monkeypatch):
     offer(monkeypatch, "sketch")
-    with pytest.raises(ConfigError, match="public=mine has no images but those of sketch, which is to be unseen"):
+    with pytest.raises(ConfigError, match="public=mine has only images of sketch, which must stay unseen"):
         shown(replace(config, public="mine"))
 
 
 def test_shapes_must_fit(config, monkeypatch, call, tmp_path):
-    want = "has images of 3 x 16 x 16, styles(share=0.05) of 3 x 32 x 32; give both one size"
+    want = "has images of 3 x 16 x 16, styles(share=0.05) of 3 x 32 x 32; give both the same size"
     with pytest.raises(ConfigError) as refused:
         runner.prepare(replace(config, public="styles(share=0.03, size=16)"))
     assert want in str(refused.value)
@@ -120,9 +120,9 @@ ALONE = ["--set", "target=photo+painting+cartoon"]
 
 
 def test_a_method_that_needs_two_sites_is_refused_with_one(call, monkeypatch, tmp_path):
-    monkeypatch.setitem(registry.SHELVES["methods"], "couple", lambda: replace(fedavg(), least=2))
+    monkeypatch.setitem(registry.REGISTRY["methods"], "couple", lambda: replace(fedavg(), min_clients=2))
     want = (
-        "couple needs 2 sites or more to learn from, and with photo+painting+cartoon unseen there is 1; leave out "
+        "couple needs at least 2 sites to train on; with photo+painting+cartoon unseen there is 1. Leave out "
         "fewer domains, or set train.clients_per_domain"
     )
     for words in (("check",), ("run", "--out", tmp_path)):
@@ -132,7 +132,7 @@ def test_a_method_that_needs_two_sites_is_refused_with_one(call, monkeypatch, tm
 
 
 def test_two_clients_of_one_domain_are_two_sites(call, monkeypatch, tmp_path):
-    monkeypatch.setitem(registry.SHELVES["methods"], "couple", lambda: replace(fedavg(), least=2))
+    monkeypatch.setitem(registry.REGISTRY["methods"], "couple", lambda: replace(fedavg(), min_clients=2))
     two = ["--set", "method=couple", "--set", "train.clients_per_domain=2"]
     assert call("check", *SMALL, *ALONE, *two)[0] == 0
     assert call("run", *SMALL, *ALONE, *two, "--out", tmp_path)[0] == 0
@@ -140,9 +140,9 @@ def test_two_clients_of_one_domain_are_two_sites(call, monkeypatch, tmp_path):
 
 def test_a_pooled_method_counts_domains(monkeypatch, small):
     monkeypatch.setitem(
-        registry.SHELVES["methods"], "couple", lambda: replace(fedavg(), least=2, pooled=True, weighting=None)
+        registry.REGISTRY["methods"], "couple", lambda: replace(fedavg(), min_clients=2, pooled=True, weighting=None)
     )
     alone = Config(method="couple", **{**small, "target": "photo+painting+cartoon"})
-    with pytest.raises(ConfigError, match="couple needs 2 domains or more to learn from"):
+    with pytest.raises(ConfigError, match="couple needs at least 2 domains to train on"):
         runner.prepare(alone)
-    assert set(runner.prepare(replace(alone, target="photo")).federation.sites) == {"pooled"}
+    assert set(runner.prepare(replace(alone, target="photo")).engine.sites) == {"pooled"}

@@ -49,5 +49,8 @@ def test_scaffolds_first_round_is_uniform_fedavg():
 def test_scaffolds_server_control_is_the_mean_of_the_clients(method, asked):
     federation = Simulator(method.client, toy.sites(method))
     state, _ = simulate(method, 6, federation=federation, asked=asked)
-    kept = [slots.get("pending", slots)["private"]["control"] for slots in federation.slots.values()]
+    kept = [
+        client_state.get("pending", client_state)["private"]["control"]
+        for client_state in federation.client_states.values()
+    ]
     assert_close(tree.flatten(tree.mean(kept, [1.0] * 3)), tree.flatten(state["server"]["control"]))

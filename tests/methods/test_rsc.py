@@ -9,7 +9,7 @@ from fedbeyond.batch import Batch
 from fedbeyond.classifier import Classifier, Task, read
 from fedbeyond.client import Local
 from fedbeyond.errors import ConfigError
-from fedbeyond.experiment import registry, runner
+from fedbeyond.experiment import build, registry
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.methods.rsc import challenged, channel_mask, largest, place_mask, rsc
 from fedbeyond.optimizers import sgd
@@ -143,8 +143,8 @@ def test_a_batch_of_one_does_no_harm():
 @pytest.mark.parametrize(
     ("network", "shape", "complaint"),
     [
-        ("vit_b_32", (3, 32, 32), r"vision pools none; take rsc\(where=features\)"),
-        ("mlp", (5,), "rsc is for images"),
+        ("vit_b_32", (3, 32, 32), r"vision pools none; use rsc\(where=features\)"),
+        ("mlp", (5,), "rsc needs images"),
     ],
 )
 def test_networks_without_maps_are_refused_unless_features_will_do(network, shape, complaint):
@@ -157,7 +157,7 @@ def test_networks_without_maps_are_refused_unless_features_will_do(network, shap
 
 def test_tables_are_challenged_by_features():
     task = Task(("no", "yes"), (5,), registry.make_one("networks", "mlp(hidden=[6])"))
-    net = runner.networks(rsc(where="features"), task, 0, "cpu")["model"]
+    net = build.networks(rsc(where="features"), task, 0, "cpu")["model"]
     x, y = torch.rand(6, 5), torch.arange(6) % 2
     loss = challenged(1 / 3, 1 / 2, 1.0, "features")(local(net, 1.0), Batch(x, y))
     h = net.features(x)

@@ -13,8 +13,8 @@ from fedbeyond.classifier import Task
 from fedbeyond.client import Local
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import registry
-from fedbeyond.experiment.runner import require
-from fedbeyond.methods.ccst import acting, ccst
+from fedbeyond.experiment.build import ensure_runnable
+from fedbeyond.methods.ccst import ccst, stage_hook
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.networks._convnet import convnet
 from fedbeyond.networks._mlp import mlp
@@ -98,8 +98,8 @@ def test_ccst_is_fedavg_to_the_bit_while_nobody_else_has_been_asked():
 
 @pytest.mark.parametrize(("every", "times"), [(None, 1), (2, 2), (1, 4)])
 def test_styles_are_asked_for_once_or_every_so_many_rounds(every, times):
-    _, minutes = simulate(ccst(every=every), rounds=4)
-    told = [left.client for happened in minutes for left in happened["left"] if left.name == "style"]
+    _, round_log = simulate(ccst(every=every), rounds=4)
+    told = [left.client for happened in round_log for left in happened["ledger"] if left.name == "style"]
     assert sorted(told) == sorted([*toy.SIZES] * times)
 
 
@@ -109,19 +109,19 @@ def test_who_is_not_asked_stays_in_the_bank_when_styles_are_renewed():
 
 
 def test_ccst_needs_another_site_early_stages_and_images():
-    with pytest.raises(ConfigError, match="needs 2 sites or more"):
-        require(ccst(), SimpleNamespace(method="ccst", target="photo"), 1)
-    with pytest.raises(ConfigError, match=r"stage=3 does not fit: this network names 2 early stages"):
+    with pytest.raises(ConfigError, match="needs at least 2 sites"):
+        ensure_runnable(ccst(), SimpleNamespace(method="ccst", target="photo"), 1)
+    with pytest.raises(ConfigError, match=r"stage=3, but this network has 2 early stages"):
         ccst(stage=3).networks(toy.TASK)
-    with pytest.raises(ConfigError, match="ccst works on the maps of a network's early layers"):
+    with pytest.raises(ConfigError, match="ccst needs the maps of a network's early layers"):
         ccst().networks(Task(("a", "b"), (3, 32, 32), vit_b_32()))
-    with pytest.raises(ConfigError, match="is for images"):
+    with pytest.raises(ConfigError, match="needs images"):
         ccst().networks(Task(("a", "b"), (5,), mlp()))
 
 
 def test_nothing_acts_on_a_network_afterwards():
     net = convnet(2)(Task(("a", "b"), (3, 8, 8), None))
-    with acting(net, 2, torch.zeros_like):
+    with stage_hook(net, 2, torch.zeros_like):
         assert sum(len(part._forward_hooks) for part in net.modules()) == 1
         assert float(net.maps(torch.rand(2, 3, 8, 8)).detach().var(0).max()) == 0
     assert not any(part._forward_hooks for part in net.modules())
@@ -183,7 +183,7 @@ def test_mixstyle_by_no_chance_is_the_method_to_the_bit():
 
 
 def test_mixstyle_needs_early_stages():
-    with pytest.raises(ConfigError, match="mixstyle works on the maps of a network's early layers, and perceptron"):
+    with pytest.raises(ConfigError, match="mixstyle needs the maps of a network's early layers, and perceptron"):
         mixstyle(fedavg()).networks(Task(("a", "b"), (5,), mlp()))
-    with pytest.raises(ConfigError, match="mixstyle works on the maps"):
+    with pytest.raises(ConfigError, match="mixstyle needs the maps"):
         mixstyle(fedavg()).networks(Task((), (3, 6, 6), lambda task: nn.Linear(1, 1)))

@@ -154,7 +154,7 @@ def test_augmix_stands_beside_images_or_in_their_place():
     beside, instead = augmix(fedavg(), views=2).augment(batch, stream()), augmix(fedavg(), 0).augment(batch, stream())
     assert torch.equal(beside.x, X) and len(beside.views) == 2
     assert not torch.equal(instead.x, X) and not instead.views
-    with pytest.raises(ConfigError, match="augmix is for images"):
+    with pytest.raises(ConfigError, match="augmix needs images"):
         augmix(fedavg()).networks(Task(("a", "b"), (5,), mlp()))
 
 
@@ -215,7 +215,7 @@ def test_without_agreement_randconv_is_averaging_with_rc_and_without_copies_feda
 
 def test_one_copy_has_nothing_to_agree_with():
     for copies in (0, 1):
-        with pytest.raises(FederationError, match=r"nothing for it to agree with; set weight=0, more copies"):
+        with pytest.raises(FederationError, match=r"nothing for it to agree with; set weight=0, use more copies"):
             simulate(randconv(copies=copies), rounds=1)
 
 

@@ -18,11 +18,11 @@ import pytest
 
 from fedbeyond._io import write
 from fedbeyond.errors import ConfigError, FederationError, StorageError
-from fedbeyond.experiment import bench, results, runner
+from fedbeyond.experiment import bench, results, run_folder, runner
 from fedbeyond.experiment.config import Bench, Config, Train
-from fedbeyond.monitor.watch.look import Look, playing
 from fedbeyond.monitor.watch.remaining import about, seconds_left
 from fedbeyond.monitor.watch.serve import HOST, THREADS, Server
+from fedbeyond.monitor.watch.state import Watcher, is_running
 from fedbeyond.monitor.watch.tail import Tail
 from fedbeyond.report.bench import report_bench
 from support.watched import begin, held, line, plan, play, serving
@@ -31,37 +31,37 @@ from support.watched import begin, held, line, plan, play, serving
 def test_a_file_that_grows_is_read_from_where_it_was(tmp_path):
     path = tmp_path / "lines.jsonl"
     tail = Tail(path)
-    assert tail.news() == (False, [], False)
+    assert tail.read_new() == (False, [], False)
     path.write_bytes(b'{"a": 1}\n{"a": 2')
-    assert tail.news() == (True, [{"a": 1}], False) and tail.offset == 9  # the second has no end yet
+    assert tail.read_new() == (True, [{"a": 1}], False) and tail.offset == 9  # the second has no end yet
     with open(path, "ab") as file:
         file.write(b"2}\n")
-    assert tail.news() == (False, [{"a": 22}], False)
+    assert tail.read_new() == (False, [{"a": 22}], False)
     mark = path.stat()
     path.write_bytes(b"#" * mark.st_size)
     os.utime(path, ns=(mark.st_atime_ns, mark.st_mtime_ns))
-    assert tail.news() == (False, [], False)  # by its size and time unchanged: it is not opened
+    assert tail.read_new() == (False, [], False)  # by its size and time unchanged: it is not opened
     write(path, b'{"a": 1}\n')  # trimmed, as when a run goes on
-    assert tail.news() == (True, [{"a": 1}], False)
+    assert tail.read_new() == (True, [{"a": 1}], False)
     with open(path, "ab") as file:
         file.write(b"torn\n[1]\n{}\n")
-    assert tail.news() == (False, [{}], True)
+    assert tail.read_new() == (False, [{}], True)
     path.unlink()
-    assert tail.news() == (True, [], False)
+    assert tail.read_new() == (True, [], False)
 
 
 def test_a_look_at_200_runs_reads_only_what_was_added(tmp_path, monkeypatch):
     folders = [begin(tmp_path, f"m{i}", rounds=20) for i in range(200)]
     for folder in folders:
         (folder / "results.jsonl").write_text("".join(json.dumps(line(n, rounds=20)) + "\n" for n in range(19)))
-    look, read = Look(tmp_path), []
-    assert look.state()["rounds"] == {"played": 3800, "total": 4000}
+    look, read = Watcher(tmp_path), []
+    assert look.state()["rounds"] == {"done": 3800, "total": 4000}
     loads = json.loads
     monkeypatch.setattr(json, "loads", lambda raw: read.append(raw) or loads(raw))
     play(folders[7], 19, rounds=20)
-    assert look.state()["rounds"]["played"] == 3801
+    assert look.state()["rounds"]["done"] == 3801
     assert len(read) == 2  # the new line, and its time
-    assert look.state()["rounds"]["played"] == 3801 and len(read) == 2
+    assert look.state()["rounds"]["done"] == 3801 and len(read) == 2
 
 
 def test_states_are_told_apart(tmp_path):
@@ -75,19 +75,19 @@ def test_states_are_told_apart(tmp_path):
         play(folders[name], 0)
     write(folders["fails"] / "failure.json", b'{"error": "<b>diverged</b>"}')
     with held(folders["plays"]):
-        state = Look(tmp_path).state()
-    found = {run["method"]: (run["state"], run["played"], run["why"]) for run in state["runs"]}
+        state = Watcher(tmp_path).state()
+    found = {run["method"]: (run["state"], run["rounds_done"], run["reason"]) for run in state["runs"]}
     assert found == {
-        "waits": ("to go", 0, ""),
+        "waits": ("pending", 0, ""),
         "plays": ("running", 1, ""),
         "fails": ("failed", 0, "<b>diverged</b>"),
         "ends": ("done", 4, ""),
-        "halts": ("to go", 1, ""),  # planned: its turn comes again
+        "halts": ("pending", 1, ""),  # planned: its turn comes again
         "alone": ("stopped", 1, ""),  # nobody's plan
     }
-    assert state["counts"] == {"running": 1, "failed": 1, "stopped": 1, "to go": 2, "done": 1}
-    assert state["rounds"] == {"played": 7, "total": 20}  # 5 runs of 4 rounds; what broke down plays no more
-    assert not state["over"] and not state["report"]
+    assert state["counts"] == {"running": 1, "failed": 1, "stopped": 1, "pending": 2, "done": 1}
+    assert state["rounds"] == {"done": 7, "total": 20}  # 5 runs of 4 rounds; what broke down plays no more
+    assert not state["finished"] and not state["report"]
     last = next(run for run in state["runs"] if run["method"] == "ends")
     assert last["last"] == "round 4/4, own 75.0%, unseen 50.0%" and last["curves"] == {"sketch": [0.5] * 4}
 
@@ -98,23 +98,23 @@ def test_a_round_that_was_not_judged_is_played_and_has_no_point(tmp_path):
     unjudged = {key: value for key, value in line(1).items() if key != "scores"}
     results.append(folder / "results.jsonl", unjudged)
     play(folder, 2)
-    (run,) = Look(tmp_path).state()["runs"]
-    assert run["state"] == "stopped" and run["played"] == 3 and run["curves"] == {"sketch": [0.5, None, 0.5]}
+    (run,) = Watcher(tmp_path).state()["runs"]
+    assert run["state"] == "stopped" and run["rounds_done"] == 3 and run["curves"] == {"sketch": [0.5, None, 0.5]}
 
 
 def test_a_run_that_was_started_again_is_no_failure_of_the_past(tmp_path):
     folder = begin(tmp_path, "fedavg")
     write(folder / "failure.json", b'{"error": "diverged"}')
-    look = Look(tmp_path)
+    look = Watcher(tmp_path)
     assert look.state()["counts"]["failed"] == 1
-    assert look.state()["over"] and not look.state()["report"]  # nothing was there to report
+    assert look.state()["finished"] and not look.state()["report"]  # nothing was there to report
     with held(folder):
         assert look.state()["counts"]["running"] == 1
     assert look.state()["counts"]["failed"] == 1
 
 
 def test_rounds_that_are_redone_count_once(tmp_path):
-    folder, look = begin(tmp_path, "fedavg"), Look(tmp_path)
+    folder, look = begin(tmp_path, "fedavg"), Watcher(tmp_path)
     for number in range(3):
         play(folder, number, unseen=0.25)
     assert look.state()["runs"][0]["curves"] == {"sketch": [0.25] * 3}
@@ -124,50 +124,50 @@ def test_rounds_that_are_redone_count_once(tmp_path):
 
 
 def test_a_run_that_was_deleted_and_begun_anew_is_another(tmp_path):
-    folder, look = begin(tmp_path, "fedavg"), Look(tmp_path)
+    folder, look = begin(tmp_path, "fedavg"), Watcher(tmp_path)
     play(folder, 0)
     os.utime(folder / "config.json", (0, 1))
-    assert look.state()["rounds"] == {"played": 1, "total": 4}
+    assert look.state()["rounds"] == {"done": 1, "total": 4}
     shutil.rmtree(folder)
     begin(tmp_path, "fedavg", rounds=9)
-    assert look.state()["rounds"] == {"played": 0, "total": 9}
+    assert look.state()["rounds"] == {"done": 0, "total": 9}
     shutil.rmtree(folder)
     assert look.state()["runs"] == []
 
 
 def test_lines_that_are_no_results_are_told_and_stop_nothing(tmp_path):
-    folder, look = begin(tmp_path, "fedavg"), Look(tmp_path)
+    folder, look = begin(tmp_path, "fedavg"), Watcher(tmp_path)
     (folder / "results.jsonl").write_text('{"round": 0}\nno JSON\n' + json.dumps(line(1)) + "\n")
     (run,) = look.state()["runs"]
-    assert run["state"] == "failed" and "results.jsonl holds a line that is no result" in run["why"]
+    assert run["state"] == "failed" and "results.jsonl has a line that is not a result" in run["reason"]
     for name in ("plan.json", "fedavg/sketch/seed-0/failure.json"):
         (tmp_path / name).write_text("[")
     other = tmp_path / "a" / "b" / "seed-x"
     other.mkdir(parents=True)
     (other / "config.json").write_text('{"name": "another program\'s"}')
-    assert len(Look(tmp_path).state()["runs"]) == 1
+    assert len(Watcher(tmp_path).state()["runs"]) == 1
 
 
 def test_replies_set_aside_are_told_with_their_reason(tmp_path):
     folder = begin(tmp_path, "fedavg")
     play(folder, 0, aside=({"site": "photo", "reason": "not finite"},))
-    state = Look(tmp_path).state()
-    assert state["aside"]["count"] == 1
-    assert state["aside"]["latest"][0] == {
+    state = Watcher(tmp_path).state()
+    assert state["rejected"]["count"] == 1
+    assert state["rejected"]["latest"][0] == {
         "method": "fedavg", "target": "sketch", "seed": 0, "round": 1, "site": "photo", "reason": "not finite",
     }  # fmt: skip
 
 
 def test_a_folder_that_is_not_there_yet_and_a_single_run_can_be_watched(tmp_path):
     root = tmp_path / "runs"
-    look = Look(root)
-    assert look.state()["runs"] == [] and not look.state()["over"]
+    look = Watcher(root)
+    assert look.state()["runs"] == [] and not look.state()["finished"]
     folder = begin(root, "fedavg")
     play(folder, 0)
-    assert look.state()["rounds"] == {"played": 1, "total": 4}
-    assert [run["method"] for run in Look(folder).state()["runs"]] == ["fedavg"]
+    assert look.state()["rounds"] == {"done": 1, "total": 4}
+    assert [run["method"] for run in Watcher(folder).state()["runs"]] == ["fedavg"]
     plan(tmp_path / "above" / "demo", ("fedavg", "sketch", 0))
-    assert Look(tmp_path / "above").state()["elsewhere"] == [str(tmp_path / "above" / "demo")]
+    assert Watcher(tmp_path / "above").state()["subfolders"] == [str(tmp_path / "above" / "demo")]
 
 
 def test_the_time_left_is_that_of_the_rounds_to_come_shared_by_the_workers(tmp_path):
@@ -177,18 +177,18 @@ def test_the_time_left_is_that_of_the_rounds_to_come_shared_by_the_workers(tmp_p
     for number in range(4):
         play(quick, number, seconds=100)
     (quick / "done").touch()
-    look = Look(tmp_path)
+    look = Watcher(tmp_path)
     with held(slow):
         # 3 + 4 rounds of 300 s, 4 of the mean of 300 and 100: 2,900 s, by two
-        assert look.state()["left"] == "about 24 min"
+        assert look.state()["time_left"] == "about 24 min"
     for name in ("results.jsonl", "times.jsonl"):
         for folder in (slow, quick):
             os.utime(folder / name, (0, 0))
-    assert look.state()["left"] is None and not look.state()["awake"]  # nobody is at work
+    assert look.state()["time_left"] is None and not look.state()["active"]  # nobody is at work
 
 
 def test_one_long_run_is_not_shared():
-    runs = [{"method": "a", "rounds": 10, "played": 2, "state": "running"}]
+    runs = [{"method": "a", "rounds": 10, "rounds_done": 2, "state": "running"}]
     assert seconds_left(runs, {("a", "t", 0): [5.0, 7.0]}, 4) == 48
     assert seconds_left(runs, {}, 4) is None
 
@@ -208,39 +208,39 @@ def grid(small) -> Config:
 def test_a_bench_says_what_it_will_do_and_why_a_run_broke_down(grid, tmp_path, capsys):
     outcome = bench.run_all(grid, tmp_path, "cpu", 1)
     report_bench(grid, tmp_path, outcome)
-    with pytest.raises(FederationError, match="2 of 4 runs broke down"):
+    with pytest.raises(FederationError, match="2 of 4 runs failed"):
         outcome.ensure_complete()
     assert f"to watch them: fedbeyond watch {tmp_path}\n" in capsys.readouterr().out
     wanted = [(method, "sketch", seed) for seed in (0, 1) for method in ("fedprox(mu=1e+30)", "fedavg")]
     noted = json.loads((tmp_path / "plan.json").read_text())["runs"]
     assert [(run["method"], run["target"], run["seed"]) for run in noted] == wanted
-    state = Look(tmp_path).state()
-    assert state["counts"] == {"running": 0, "failed": 2, "stopped": 0, "to go": 0, "done": 2}
-    assert all("numbers that are not finite" in run["why"] for run in state["runs"] if run["state"] == "failed")
-    assert state["over"] and state["report"] and state["rounds"] == {"played": 4, "total": 4}
+    state = Watcher(tmp_path).state()
+    assert state["counts"] == {"running": 0, "failed": 2, "stopped": 0, "pending": 0, "done": 2}
+    assert all("numbers that are not finite" in run["reason"] for run in state["runs"] if run["state"] == "failed")
+    assert state["finished"] and state["report"] and state["rounds"] == {"done": 4, "total": 4}
     os.utime(tmp_path / "report.html", (0, 0))
-    assert not Look(tmp_path).state()["report"]  # it is of earlier runs
+    assert not Watcher(tmp_path).state()["report"]  # it is of earlier runs
 
 
 def test_a_run_that_goes_on_forgets_why_it_broke_down(small, tmp_path, monkeypatch):
     config = Config(train=Train(rounds=1, batch_size=8), **small)
-    folder, describe = runner.place(tmp_path, config), runner.describe
+    folder, describe = run_folder.path(tmp_path, config), runner.describe_round
 
     def breaks(*args):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(runner, "describe", breaks)
+    monkeypatch.setattr(runner, "describe_round", breaks)
     with pytest.raises(RuntimeError):
         bench.run_one(config, tmp_path, "cpu", 1)
-    assert Look(tmp_path).state()["runs"][0]["why"] == "RuntimeError: out of memory"
-    monkeypatch.setattr(runner, "describe", describe)
+    assert Watcher(tmp_path).state()["runs"][0]["reason"] == "RuntimeError: out of memory"
+    monkeypatch.setattr(runner, "describe_round", describe)
     bench.run_one(config, tmp_path, "cpu", 1)
-    assert not (folder / "failure.json").exists() and Look(folder).state()["counts"]["done"] == 1
+    assert not (folder / "failure.json").exists() and Watcher(folder).state()["counts"]["done"] == 1
 
 
 def test_runs_that_would_lie_in_a_file_are_refused(small, grid, tmp_path):
     (tmp_path / "out").touch()
-    with pytest.raises(StorageError, match=r"cannot write .*Not a directory; make room or choose another --out"):
+    with pytest.raises(StorageError, match=r"cannot write .*Not a directory; free disk space or choose another --out"):
         bench.run_one(Config(train=Train(rounds=1), **small), tmp_path / "out", "cpu", 1)
     with pytest.raises(StorageError, match=r"cannot write .*choose another --out"):
         bench.run_all(grid, tmp_path / "out", "cpu", 1)
@@ -252,9 +252,9 @@ def test_a_run_that_begins_while_it_is_looked_at_waits_for_the_look_to_end(small
     fcntl.flock(look, fcntl.LOCK_SH)
     with monkeypatch.context() as patch:
         patch.setattr(time, "sleep", lambda seconds: look.close())
-        with runner.claimed(tmp_path, config):
-            assert look.closed and playing(tmp_path)
-    assert not playing(tmp_path)
+        with run_folder.locked(tmp_path, config):
+            assert look.closed and is_running(tmp_path)
+    assert not is_running(tmp_path)
 
 
 @pytest.fixture
@@ -346,7 +346,7 @@ def test_connections_that_say_nothing_are_bounded_and_harm_nobody(server):
 
 
 def test_a_port_in_use_is_told(server, tmp_path):
-    with pytest.raises(ConfigError, match=f"port {server.port} is in use; give another --port, or none"):
+    with pytest.raises(ConfigError, match=f"port {server.port} is in use; give another --port, or leave it out"):
         Server(tmp_path, server.port)
 
 
@@ -357,7 +357,9 @@ def test_watch_prints_its_address_and_ends_with_ctrl_c(tmp_path):
     with subprocess.Popen(words, **pipes) as process:
         try:
             told = process.stdout.readline()
-            address = re.fullmatch(rf"watching {tmp_path}/later \(not there yet\): http://127.0.0.1:(\d+)/ .*\n", told)
+            address = re.fullmatch(
+                rf"watching {tmp_path}/later \(does not exist yet\): http://127.0.0.1:(\d+)/ .*\n", told
+            )
             connection = http.client.HTTPConnection(HOST, int(address[1]), timeout=10)
             connection.request("GET", "/state.json")
             assert json.loads(connection.getresponse().read())["runs"] == []
@@ -366,7 +368,7 @@ def test_watch_prints_its_address_and_ends_with_ctrl_c(tmp_path):
             out, err = process.communicate(timeout=20)
         finally:
             process.kill()
-    assert process.returncode == 0 and err == "" and "no longer watching; the runs go on" in out
+    assert process.returncode == 0 and err == "" and "stopped watching; the runs continue" in out
 
 
 def test_watching_a_file_is_refused(tmp_path):
@@ -381,4 +383,4 @@ def test_the_clock_of_the_last_round_is_told(tmp_path):
     folder = begin(tmp_path, "fedavg")
     play(folder, 0)
     os.utime(folder / "results.jsonl", (time.time() - 120,) * 2)
-    assert Look(tmp_path).state()["age"] == pytest.approx(120, abs=10)
+    assert Watcher(tmp_path).state()["age"] == pytest.approx(120, abs=10)

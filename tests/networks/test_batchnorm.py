@@ -8,14 +8,14 @@ import torch
 
 from fedbeyond import tree
 from fedbeyond.classifier import read
-from fedbeyond.client import Client, answer, nothing
+from fedbeyond.client import Client, answer, no_state
 from fedbeyond.experiment import registry, runner
 from fedbeyond.experiment.config import Config, Train
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.networks import batchnorm
-from fedbeyond.server import Post, Request
+from fedbeyond.server import Envelope, Request
 from fedbeyond.testing import toy
-from fedbeyond.testing.laws import LAWS, check, fault_tolerant, simulate, simulator
+from fedbeyond.testing.laws import LAWS, check_method, fault_tolerant, simulate, simulator
 
 METHODS = [
     "fedavg",
@@ -39,7 +39,7 @@ def under(policy, name="fedavg"):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_policy_obeys_every_law_and_differs_from_averaging(name, policy):
     """Faults of each sort were tried on the methods; here, one whose reply is lost."""
-    check(under(policy, name), [lambda: registry.build(name)], QUICK)
+    check_method(under(policy, name), [lambda: registry.build(name)], QUICK)
 
 
 def test_averaging_is_the_method_itself():
@@ -55,19 +55,21 @@ def test_a_site_goes_on_with_its_own_batchnorm_and_sends_it():
         moved = tree.map(lambda leaf: leaf + 1, received["model"])
         return {"model": moved}, {"count": torch.tensor(7)}
 
-    method = batchnorm.local(replace(fedavg(), client=Client(nothing, {"train": train})))
+    method = batchnorm.local(replace(fedavg(), client=Client(no_state, {"train": train})))
     site = toy.sites(method)[0]
     model = read(site.nets["model"])
-    slots = {"private": method.client.init(site)}
-    assert slots["private"] == {"own": {}}
-    first, slots = answer(method.client, site, slots, Request("train", {"model": model}, (site.name,)), Post(0, 0, {}))
-    assert set(slots["pending"]["private"]) == {"own", "batchnorm"}
-    assert slots["pending"]["private"]["own"] == {"count": torch.tensor(7)}  # the method's own, apart
-    kept = slots["pending"]["private"]["batchnorm"]["model"]
+    client_state = {"private": method.client.init(site)}
+    assert client_state["private"] == {"own": {}}
+    first, client_state = answer(
+        method.client, site, client_state, Request("train", {"model": model}, (site.name,)), Envelope(0, 0, {})
+    )
+    assert set(client_state["pending"]["private"]) == {"own", "batchnorm"}
+    assert client_state["pending"]["private"]["own"] == {"count": torch.tensor(7)}  # the method's own, apart
+    kept = client_state["pending"]["private"]["batchnorm"]["model"]
     assert {kind: set(kept[kind]) for kind in kept} == NORM
     zeros = tree.zeros(model)
     body = {"model": zeros, "start": zeros["params"], "control": zeros["params"]}
-    answer(method.client, site, slots, Request("train", body, (site.name,)), Post(1, 1, {site.name: 0}))
+    answer(method.client, site, client_state, Request("train", body, (site.name,)), Envelope(1, 1, {site.name: 0}))
     for part in (seen[1]["model"]["params"], seen[1]["start"]):
         assert torch.equal(part["body.1.weight"], first.body["model"]["params"]["body.1.weight"])
         assert not part["body.0.weight"].any()
@@ -80,7 +82,7 @@ def test_a_lost_reply_leaves_the_site_with_the_batchnorm_before_it():
     federation = simulator(method)
     state = simulate(method, rounds=1, federation=federation)[0]
     site, request = federation.sites["east"], Request("train", state["server"], ("east",))
-    lost = answer(method.client, site, federation.slots["east"], request, Post(1, 9, {}))[1]
+    lost = answer(method.client, site, federation.client_states["east"], request, Envelope(1, 9, {}))[1]
     assert lost["private"] == {"own": {}}
 
 
@@ -109,4 +111,4 @@ def test_a_run_takes_its_policy_from_the_configuration(small, tmp_path, policy):
     config = Config(method="scaffold+ga", train=Train(rounds=2, batch_size=8, batchnorm=policy), **small)
     setup = runner.prepare(config)
     assert len(list(runner.run(setup, tmp_path))) == 2
-    assert ("batchnorm" in setup.federation.slots["photo"]["pending"]["private"]) == (policy == "local")
+    assert ("batchnorm" in setup.engine.client_states["photo"]["pending"]["private"]) == (policy == "local")

@@ -33,14 +33,14 @@ def test_an_mlp_without_layers_or_for_images_is_refused():
     with pytest.raises(ConfigError, match=r"hidden=\[\] leaves no layer"):
         registry.make_one("networks", "mlp(hidden=[])")
     given = task(shape=(3, 8, 8))
-    with pytest.raises(ConfigError, match=r"mlp is for tables, these data are images of 3 x 8 x 8; take convnet"):
+    with pytest.raises(ConfigError, match=r"mlp is for tables, these data are images of 3 x 8 x 8; use convnet"):
         given.network(given)
 
 
 @pytest.mark.parametrize("network", ["convnet", "resnet18", "alexnet", "vit_b_16", "mobilenet_v2"])
 def test_a_network_for_images_refuses_tables(network):
     given = task(network)
-    with pytest.raises(ConfigError, match=rf"{network} is for images, these data are rows of 5 features; take mlp"):
+    with pytest.raises(ConfigError, match=rf"{network} needs images, but these data are rows of 5 features; use mlp"):
         given.network(given)
 
 
@@ -49,7 +49,7 @@ def test_a_network_for_images_refuses_tables(network):
     [("fedavg+rc+ga", "rc"), ("fedsb+am", "am"), ("ndag", "ndag"), ("feddag", "ndag"), ("fedgca", "fedgca")],
 )
 def test_a_method_for_images_refuses_tables(method, name):
-    with pytest.raises(ConfigError, match=rf"{name} is for images, .* take a method without it"):
+    with pytest.raises(ConfigError, match=rf"{name} needs images, .* use a method without it"):
         build.networks(registry.build(method), task(), 0, "cpu")
 
 

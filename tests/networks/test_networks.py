@@ -114,7 +114,7 @@ def test_alexnets_head_sees_4096_numbers_of_images_of_any_size():
         assert torch.equal(net(x), net.head(net.features(x)))
     net.train()
     assert (net.features(x) == 0).float().mean() < 0.9 and not torch.equal(net.features(x), net.features(x))
-    with pytest.raises(ConfigError, match="alexnet takes images of at least 63 pixels a side, these have 32 x 32"):
+    with pytest.raises(ConfigError, match="alexnet needs images of at least 63 x 63 pixels, these have 32 x 32"):
         build("alexnet")
 
 
@@ -154,7 +154,7 @@ def test_a_transformers_head_sees_the_class_token(tiny):
 
 
 def test_a_transformer_refuses_images_that_are_not_whole_patches(tiny):
-    with pytest.raises(ConfigError, match=r"vit_b_32 cuts images into patches of 32 pixels, 48 x 64 cannot be"):
+    with pytest.raises(ConfigError, match=r"vit_b_32 needs height and width divisible by 32, .* have 48 x 64"):
         build("vit_b_32", shape=(3, 48, 64))
 
 
@@ -221,8 +221,8 @@ def test_what_is_wrong_with_a_file_of_numbers_is_said(tmp_path):
     assert "the file lacks features.18.0.weight, features.18.1.bias, features.18.1.running_mean and 2 more" in told
     assert "has unknown last.0.weight, last.1.bias, last.1.num_batches_tracked and 3 more" in told
     wrong = given | {"features.0.0.weight": torch.zeros(32, 1, 3, 3)}
-    assert "other shapes: features.0.0.weight (32, 1, 3, 3) for (32, 3, 3, 3);" in complaint(wrong)
-    assert "not tensors by name" in complaint({"state_dict": given})
+    assert "wrong shapes: features.0.0.weight (32, 1, 3, 3) instead of (32, 3, 3, 3);" in complaint(wrong)
+    assert "not a dict of tensors" in complaint({"state_dict": given})
     assert "cannot be read" in complaint(Thing())  # would have to be unpickled
     for ending in ("pth", "safetensors"):
         (tmp_path / f"text.{ending}").write_text("no tensors")
@@ -231,5 +231,19 @@ def test_what_is_wrong_with_a_file_of_numbers_is_said(tmp_path):
 
 
 def test_grey_images_are_refused():
-    with pytest.raises(ConfigError, match="resnet18 takes images of 3 channels, these have 1"):
+    with pytest.raises(ConfigError, match="resnet18 needs images of 3 channels, these have 1"):
         build("resnet18", shape=(1, 32, 32))
+
+
+def test_a_file_of_weights_is_read_once_for_all_networks_of_a_method(tmp_path, monkeypatch):
+    from fedbeyond.experiment import build
+    from fedbeyond.networks import weights
+
+    first = registry.make_one("networks", "resnet18")(Task(("a", "b"), (3, 32, 32), None)).body.state_dict()
+    torch.save(first, tmp_path / "resnet18.pth")
+    reads, load = [], torch.load
+    monkeypatch.setattr(weights.torch, "load", lambda *given, **options: (reads.append(1), load(*given, **options))[1])
+    network = registry.make_one("networks", f"resnet18(weights={tmp_path / 'resnet18.pth'})")
+    method = registry.build("fedgca")
+    nets = build.networks(method, Task(("a", "b"), (3, 32, 32), network), 0, "cpu")
+    assert len(nets) > 1 and reads == [1] and weights._read.cache_info().currsize == 0

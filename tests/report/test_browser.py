@@ -227,19 +227,19 @@ def test_a_real_bench_is_watched_to_its_end(page, tmp_path):
     with serving(root) as server:
         origin = f"http://127.0.0.1:{server.port}/"
         page.get(origin)
-        says(page, "#answer", "No runs here yet")
+        says(page, "#summary", "No runs here yet")
         command = [sys.executable, "-m", "fedbeyond", "bench", *words, "--out", str(root)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
-                says(page, "#answer", "1 of 2 runs done, 1 broke down. Everything is over.", 120)
-                assert process.wait(60) == 2  # a run broke down
+                says(page, "#summary", "1 of 2 runs done, 1 failed. All runs have ended.", 120)
+                assert process.wait(60) == 2  # a run failed
             finally:
                 process.kill()
         says(page, "#failures", "numbers that are not finite")
         says(page, "#rounds", "3 of 3")
         line = json.loads((root / "fedavg/sketch/seed-0/results.jsonl").read_text().splitlines()[-1])
         rows = {row[0]: row[1:] for row in cells(page, "#all table")}
-        assert rows["fedprox(mu=1e+30)"] == ["sketch", "0", "broke down", "0/3", ""]
+        assert rows["fedprox(mu=1e+30)"] == ["sketch", "0", "failed", "0/3", ""]
         assert rows["fedavg"][:4] == ["sketch", "0", "done", "3/3"]
         assert rows["fedavg"][4].endswith(f", unseen {line['scores']['sketch']['test']['accuracy']:.1%}")
         assert len(page.find_elements(By.CSS_SELECTOR, "#charts polyline")) == 1
@@ -261,10 +261,10 @@ def test_the_live_page_follows_the_files_as_they_grow(page, tmp_path):
     with serving(tmp_path) as server, held(first):
         origin = f"http://127.0.0.1:{server.port}/"
         page.get(origin)
-        says(page, "#answer", "0 of 3 runs done, 1 running, 2 to go; the time left is known after a round.")
+        says(page, "#summary", "0 of 3 runs done, 1 running, 2 pending; the time left is known after a round.")
         play(first, 0, unseen=0.125, seconds=100)
         says(page, "#runs", "round 1/4, own 75.0%, unseen 12.5%")
-        says(page, "#answer", "about 18 min left")  # 3 + 4 + 4 rounds of 100 s: 1,100 s
+        says(page, "#summary", "about 18 min left")  # 3 + 4 + 4 rounds of 100 s: 1,100 s
         button = page.find_element(By.CSS_SELECTOR, "#key button")
         button.send_keys(Keys.ENTER)
         assert button.get_attribute("aria-pressed") == "true"
@@ -275,13 +275,13 @@ def test_the_live_page_follows_the_files_as_they_grow(page, tmp_path):
         # of 4 rounds over 320: a third each; 12.5 % and 50 % of 180, from above
         assert line.get_attribute("points") == "0.0,157.5 106.7,90.0"
         assert page.switch_to.active_element == button and button.get_attribute("aria-pressed") == "true"
-        assert shown(page, "#spoken") == ""  # rounds are not read aloud
+        assert shown(page, "#announcement") == ""  # rounds are not read aloud
         second = begin(tmp_path, "fedsb")
         write(second / "failure.json", json.dumps({"error": f"only 0 of 3 sites answered {NASTY}"}).encode())
         says(
             page, "#failures", f"fedsb, sketch unseen, seed 0, after 0 of 4 rounds: only 0 of 3 sites answered {NASTY}"
         )
-        assert shown(page, "#spoken") == "0 of 3 runs done, 1 broke down"
+        assert shown(page, "#announcement") == "0 of 3 runs done, 1 failed"
         assert NASTY in [row[0] for row in cells(page, "#all table")]
         assert page.find_elements(By.TAG_NAME, "img") == []
         assert_fits(page)
@@ -294,10 +294,10 @@ def test_the_live_page_says_when_the_watcher_is_gone_and_finds_it_again(page, tm
     with serving(tmp_path) as server:
         page.get(f"http://127.0.0.1:{server.port}/")
         says(page, "#rounds", "1 of 4")
-    says(page, "#gone", "No answer from “fedbeyond watch”: this is how things stood at ")
+    says(page, "#disconnected", "No reply from “fedbeyond watch”: this page shows the state at ")
     assert shown(page, "#rounds") == "1 of 4"
     play(folder, 1)
     with serving(tmp_path, server.port):
         says(page, "#rounds", "2 of 4")
-        assert not page.find_element(By.ID, "gone").is_displayed()
+        assert not page.find_element(By.ID, "disconnected").is_displayed()
     page.get("about:blank")

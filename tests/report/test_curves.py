@@ -4,13 +4,13 @@ from statistics import mean, stdev
 
 import pytest
 
-from fedbeyond.report import classes, curves, gallery, sensitivity, table, weighing
+from fedbeyond.report import classes, curves, gallery, sensitivity, site_weights, table
 from fedbeyond.report.figure import INK, PALETTE, SOFT
 from support.result_lines import TARGETS, bench, line, scores
 
 
 def runs(lines):
-    return table.runs(lines)
+    return table.group_runs(lines)
 
 
 def records(figure):
@@ -27,7 +27,7 @@ LINES = bench(["fedavg", "fedavg+ga", "scaffold"], seeds=(0, 1, 2))
 
 def test_a_curve_is_the_mean_over_seeds_of_what_the_lines_hold():
     figure = drawn(LINES)["rounds"]
-    found = {(r["method"], r["target"], int(r["rounds played"])): r for r in records(figure)}
+    found = {(r["method"], r["target"], int(r["round"])): r for r in records(figure)}
     assert len(found) == 3 * 4 * 4
     for (method, target, played), told in found.items():
         values = [
@@ -63,7 +63,7 @@ def test_a_long_run_is_drawn_with_as_many_points_as_can_be_seen_and_written_whol
     long = [line("fedavg", "a", 0, i, 500, {"a": i / 500, "b": 0.5}) for i in range(500)]
     figure = curves.over_rounds(runs(long), table.tabulate(long), "fedavg")
     played = list(figure.picture.axes[0].lines[0].get_xdata())
-    assert len(played) == curves.SHOWN and (played[0], played[-1]) == (1, 500)
+    assert len(played) == curves.MAX_POINTS and (played[0], played[-1]) == (1, 500)
     assert len(records(figure)) == 500
 
 
@@ -82,7 +82,7 @@ def test_differences_are_drawn_with_their_intervals():
     for told in records(figure):
         found = table.tabulate(LINES)
         gaps = [
-            found.one(told["method"], target, seed) - found.one("fedavg", target, seed)
+            found.score(told["method"], target, seed) - found.score("fedavg", target, seed)
             for target in TARGETS
             for seed in (0, 1, 2)
         ]
@@ -98,32 +98,34 @@ def test_weights_and_gaps_are_those_of_the_lines():
         assert {told["method"] for told in found} == {"fedavg+ga"}  # the weights of the others stay
         for told in found:
             values = [
-                (one["weights"] if key == "weight" else one["told"]["gaps"])[told["site"]]
+                (one["weights"] if key == "weight" else one["diagnostics"]["gaps"])[told["site"]]
                 for one in LINES
-                if (one["method"], one["target"], str(one["round"] + 1))
-                == ("fedavg+ga", told["target"], told["rounds played"])
+                if (one["method"], one["target"], str(one["round"] + 1)) == ("fedavg+ga", told["target"], told["round"])
             ]
             assert float(told[key]) == pytest.approx(mean(values), abs=1e-6) and told["seeds"] == "3"
-    assert {told["rounds played"] for told in records(figures["ga-gaps"])} == {"2", "3", "4"}  # the first has none
+    assert {told["round"] for told in records(figures["ga-gaps"])} == {"2", "3", "4"}  # the first has none
 
 
 def test_a_site_that_was_not_asked_does_not_make_weights_move():
     even = {"x": 0.5, "y": 0.5}
     asked = [{"weights": even}, {"weights": {"x": 1.0}}, {"weights": even}]
-    assert not weighing.moving(asked) and weighing.moving([*asked, {"weights": {"x": 0.6, "y": 0.4}}])
+    assert not site_weights.weights_change(asked) and site_weights.weights_change(
+        [*asked, {"weights": {"x": 0.6, "y": 0.4}}]
+    )
 
 
 def gap_lines(method, first, second):
     """Two runs of one round: a is unseen, then b; c takes part in both."""
     tells = [("a", {"b": 0.1, "c": first}), ("b", {"a": 0.3, "c": second})]
     return [
-        line(method, target, 0, 0, 1, {"a": 0.5, "b": 0.5, "c": 0.5}, told={"gaps": gaps}) for target, gaps in tells
+        line(method, target, 0, 0, 1, {"a": 0.5, "b": 0.5, "c": 0.5}, diagnostics={"gaps": gaps})
+        for target, gaps in tells
     ]
 
 
 def test_bars_of_gaps_are_means_and_deviations_of_each_source_domain_with_ga_and_with_fixed_weights():
     lines = gap_lines("fedavg+ga", 0.2, 0.4) + gap_lines("fedavg+ga(step=0)", 0.5, 0.9)
-    figure = weighing.gap_bars(runs(lines), table.tabulate(lines))
+    figure = site_weights.gap_bars(runs(lines), table.tabulate(lines))
     found = {(told["weights"], told["source"]): told for told in records(figure)}
     assert found["GA's", "c"]["mean gap"] == "0.300000" and found["GA's", "c"]["std of gap"] == "0.141421"
     assert found["fixed", "c"]["mean gap"] == "0.700000" and found["fixed", "c"]["std of gap"] == "0.282843"
@@ -131,13 +133,13 @@ def test_bars_of_gaps_are_means_and_deviations_of_each_source_domain_with_ga_and
     means, _ = figure.picture.axes
     heights = [[bar.get_height() for bar in bars] for bars in means.containers]
     assert heights == [pytest.approx([0.3, 0.1, 0.3]), pytest.approx([0.3, 0.1, 0.7])]
-    assert "with and without" in figure.title and "No run tells" not in figure.caption
+    assert "with and without" in figure.title and "No run has" not in figure.caption
 
 
 def test_bars_of_gaps_say_how_to_get_those_without_ga():
     lines = gap_lines("fedavg+ga(step=0.2)+rc", 0.2, 0.4)
-    figure = weighing.gap_bars(runs(lines), table.tabulate(lines))
-    assert "add fedavg+ga(step=0)+rc, " in figure.caption and "without" not in figure.title
+    figure = site_weights.gap_bars(runs(lines), table.tabulate(lines))
+    assert "run fedavg+ga(step=0)+rc, " in figure.caption and "without" not in figure.title
 
 
 def test_without_ga_there_is_no_figure_of_it():
@@ -184,7 +186,7 @@ def test_sensitivity_is_the_table_against_the_option():
     assert figure.name == "sensitivity-fedprox-mu"
     for told in records(figure):
         method = names[told["mu"]]
-        values = found.average(method) if told["target"] == "average" else found.on(method, told["target"])
+        values = found.average(method) if told["target"] == "average" else found.scores(method, told["target"])
         assert told["method"] == method and float(told["accuracy"]) == pytest.approx(mean(values), abs=1e-4)
         assert float(told["std"]) == pytest.approx(stdev(values), abs=1e-4)
     (axis,) = figure.picture.axes
@@ -198,7 +200,7 @@ def test_of_many_options_those_with_the_most_values_are_drawn():
     lines = bench(switches, targets=["photo"], seeds=[0], rounds=1)
     assert len(list(sensitivity.sweeps(table.tabulate(lines).methods))) == 4 + 6 + 6
     figures = sensitivity.figures(table.tabulate(lines))
-    assert len(figures) == sensitivity.MOST and all("differ so in 16 ways" in one.caption for one in figures)
+    assert len(figures) == sensitivity.MAX_FIGURES and all("differ so in 16 ways" in one.caption for one in figures)
     assert [one.data[0][0] for one in figures[:4]] == ["step"] * 4
 
 
@@ -226,7 +228,7 @@ def test_confusion_adds_seeds_up_and_recall_is_their_mean_in_the_chosen_round():
     ]
     found = table.tabulate(lines)
     matrix = classes.confusion(found, "fedavg", ["cat", "dog"])
-    counts = {(told["true class"], told["answered"]): told["images"] for told in records(matrix)}
+    counts = {(told["true class"], told["predicted"]): told["images"] for told in records(matrix)}
     assert counts == {("cat", "cat"): "5", ("cat", "dog"): "3", ("dog", "cat"): "1", ("dog", "dog"): "7"}
     words = {text.get_text() for text in matrix.picture.axes[0].texts}
     assert words == {"62", "38", "12", "88"}  # percent of 8: 62.5, 37.5, 12.5, 87.5, halves to even
@@ -252,7 +254,7 @@ def test_a_class_without_images_has_no_bar():
 
 def test_lines_of_an_older_version_have_fewer_figures():
     old = [
-        {k: v for k, v in line(m, "a", s, n, 3, {"a": 0.5, "b": 0.4}).items() if k != "told"}
+        {k: v for k, v in line(m, "a", s, n, 3, {"a": 0.5, "b": 0.4}).items() if k != "diagnostics"}
         for m in ("fedavg", "moon")
         for s in (0, 1)
         for n in range(3)

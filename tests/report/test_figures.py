@@ -9,19 +9,20 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedbeyond.classifier import Classifier, scores, write
+from fedbeyond.classifier import Classifier, logits, write
 from fedbeyond.cli import main
 from fedbeyond.errors import ConfigError, StorageError
 from fedbeyond.evaluation.metrics import evaluate
-from fedbeyond.evaluation.selection import chosen
-from fedbeyond.experiment import checkpoint, runner
+from fedbeyond.evaluation.selection import select_round
+from fedbeyond.experiment import checkpoint, run_folder, runner
+from fedbeyond.experiment.build import dataset
 from fedbeyond.experiment.config import load, parse
 from fedbeyond.experiment.figure_kinds import KINDS
 from fedbeyond.images import pixels
 from fedbeyond.report.figure import panels
 from fedbeyond.report.figures import cam, gap, generated, surface, tsne
 from fedbeyond.report.figures.draw import draw
-from fedbeyond.report.figures.runs import evenly, features, found, hold
+from fedbeyond.report.figures.runs import balanced_rows, features, finished_runs, open_run
 from fedbeyond.testing.toy import TASK, tiny
 
 METHODS = ("fedadg(classify=0, align=1)", "fedavg", "feddag(alpha=0.5, width=2, warmup=1)")
@@ -29,7 +30,7 @@ METHODS = ("fedadg(classify=0, align=1)", "fedavg", "feddag(alpha=0.5, width=2, 
 
 def play(out, **table):
     config = parse({"target": "sketch", "data": "styles(share=0.05)", "network": "convnet(width=4)", **table})
-    folder = runner.place(out, config)
+    folder = run_folder.path(out, config)
     list(runner.run(runner.prepare(config), folder))
     return folder
 
@@ -46,7 +47,7 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def held(runs):
     """The run of each of them, opened."""
-    return {method: hold(found([runs], methods=[method])[0]) for method in METHODS}
+    return {method: open_run(finished_runs([runs], methods=[method])[0]) for method in METHODS}
 
 
 @pytest.fixture(scope="module")
@@ -68,23 +69,26 @@ def only(kind, runs, tmp_path, **options):
 
 
 def test_runs_are_found_by_target_seed_and_method_in_full_or_without_options(runs):
-    assert [run.config.method for run in found([runs])] == list(METHODS)
-    assert [run.config.method for run in found([runs], methods=["feddag", "fedavg"])] == [METHODS[2], METHODS[1]]
-    assert found([runs / "fedavg" / "sketch" / "seed-0"])[0].config.method == "fedavg"
+    assert [run.config.method for run in finished_runs([runs])] == list(METHODS)
+    assert [run.config.method for run in finished_runs([runs], methods=["feddag", "fedavg"])] == [
+        METHODS[2],
+        METHODS[1],
+    ]
+    assert finished_runs([runs / "fedavg" / "sketch" / "seed-0"])[0].config.method == "fedavg"
     for options, message in (
         ({"target": "sketc"}, "no finished run has target sketc; did you mean 'sketch'"),
         ({"seed": 4}, "no finished run has seed 4; known: 0"),
         ({"methods": ["fedavgg"]}, "no finished run is of fedavgg; did you mean 'fedavg'"),
     ):
         with pytest.raises(ConfigError, match=message):
-            found([runs], **options)
-    with pytest.raises(StorageError, match="holds no finished run"):
-        found([runs / "nothing"])
+            finished_runs([runs], **options)
+    with pytest.raises(StorageError, match="has no finished run"):
+        finished_runs([runs / "nothing"])
 
 
 def test_runs_of_two_settings_are_not_compared(runs, tmp_path):
     play(tmp_path, method="fedprox", train={"rounds": 1})
-    with pytest.raises(ConfigError, match="were run under two settings"):
+    with pytest.raises(ConfigError, match="have different settings"):
         list(draw("cam", [runs, tmp_path]))
 
 
@@ -95,26 +99,26 @@ def test_a_reference_with_a_model_at_each_site_is_left_out_unless_it_is_asked_fo
     assert figure.name == "gap-fedavg-sketch-seed-0"
     figure, rows = only("cam", tmp_path, tmp_path)
     assert {row["method"] for row in rows} == {"fedavg"}
-    with pytest.raises(ConfigError, match="local has a model of its own at each site; choose others"):
+    with pytest.raises(ConfigError, match="local has no global model, only one at each site; choose others"):
         only("cam", tmp_path, tmp_path, methods=["local"])
 
 
 def test_images_are_drawn_from_all_classes_in_turn():
     labels = torch.tensor([0] * 50 + [1] * 3 + [2] * 10)
-    assert torch.bincount(labels[evenly(labels, 11)]).tolist() == [4, 3, 4]
-    assert evenly(labels, 99).tolist() == list(range(63))
+    assert torch.bincount(labels[balanced_rows(labels, 11)]).tolist() == [4, 3, 4]
+    assert balanced_rows(labels, 99).tolist() == list(range(63))
 
 
 def test_a_plane_goes_through_its_models_on_two_orthonormal_directions():
     models = [torch.tensor(numbers).double() for numbers in ([1.0, 1, 1], [4.0, 1, 1], [2.0, 1, 3])]
-    plane = surface.through(models)
+    plane = surface.plane_through(models)
     assert np.allclose(plane.places, [(0, 0), (3, 0), (1, 2)])
     for place, model in zip(plane.places, models, strict=True):
         assert torch.allclose(plane.at(*place), model)
     directions = torch.stack((plane.along, plane.across))
     assert torch.allclose(directions @ directions.T, torch.eye(2).double())
     with pytest.raises(ConfigError, match="lie on one line"):
-        surface.through([models[0], models[1], 2 * models[1] - models[0]])
+        surface.plane_through([models[0], models[1], 2 * models[1] - models[0]])
 
 
 def plain(width=3):
@@ -126,7 +130,7 @@ def test_at_the_three_models_the_surface_is_what_evaluate_finds_there():
     torch.manual_seed(0)
     nets, split = [plain() for _ in range(3)], (torch.randn(20, 3, 6, 6), torch.randint(3, (20,)))
     want = [evaluate(net, split) for net in nets]
-    plane = surface.through([surface.flat(net) for net in nets])
+    plane = surface.plane_through([surface.flat(net) for net in nets])
     told = surface.explore(plain(), plane, plane.places, {"all": split}, ())
     for ((loss, accuracy),), there in zip(told, want, strict=True):
         assert loss == pytest.approx(there["loss"], rel=1e-6) and accuracy == pytest.approx(there["accuracy"])
@@ -135,7 +139,7 @@ def test_at_the_three_models_the_surface_is_what_evaluate_finds_there():
 def test_statistics_are_recomputed_as_the_mean_over_batches():
     torch.manual_seed(0)
     net, batches = tiny(TASK).train(), torch.rand(2, 8, 3, 6, 6)
-    surface.settle(net, list(batches))
+    surface.recompute_statistics(net, list(batches))
     seen = [net.body[0](x).detach().transpose(0, 1).flatten(1) for x in batches]
     assert torch.allclose(net.body[1].running_mean, (seen[0].mean(1) + seen[1].mean(1)) / 2, atol=1e-6)
     assert torch.allclose(net.body[1].running_var, (seen[0].var(1) + seen[1].var(1)) / 2, atol=1e-6)
@@ -146,8 +150,8 @@ def test_a_surface_says_of_its_models_what_their_runs_said(runs, tmp_path, monke
     monkeypatch.setattr(surface, "STEPS", 4)
     figure, rows = only("surface", runs, tmp_path)
     assert len(rows) == 3 + 3 + 4 * 4 and all(method in figure.caption for method in METHODS)
-    for row, run in zip(rows, found([runs]), strict=False):
-        line = chosen(runner.lines(run.folder))["scores"]["sketch"]["test"]
+    for row, run in zip(rows, finished_runs([runs]), strict=False):
+        line = select_round(run_folder.lines(run.folder))["scores"]["sketch"]["test"]
         assert float(row["loss sketch"]) == pytest.approx(line["loss"], rel=1e-5) and row["statistics"] == "own"
         assert float(row["accuracy sketch"]) == pytest.approx(line["accuracy"], rel=1e-5)
     assert [row["statistics"] for row in rows[3:]] == ["recomputed"] * 19
@@ -158,22 +162,22 @@ def test_a_surface_says_of_its_models_what_their_runs_said(runs, tmp_path, monke
 def test_models_of_different_networks_are_on_no_plane(held):
     one = held["fedavg"]
     other = one._replace(nets={"model": plain()})
-    with pytest.raises(ConfigError, match="are not of one network"):
-        surface.comparable([one, one, other])
+    with pytest.raises(ConfigError, match="surface needs models of one network"):
+        surface.ensure_same_network([one, one, other])
 
 
 def test_a_class_activation_map_is_the_sum_of_maps_weighed_by_the_head(held):
     torch.manual_seed(0)
     net, x = tiny(TASK).eval(), torch.rand(2, 3, 6, 6)
     toy = held["fedavg"]._replace(nets={"model": net})
-    maps, chances = cam.looked(toy, x)
+    maps, probabilities = cam.activation_maps(toy, x)
     answers = net(x).argmax(1)
     for image in range(2):
         want = torch.zeros(6, 6)
         for channel in range(4):
             want += net.head.weight[answers[image], channel] * net.body(x)[image, channel]
         assert torch.allclose(maps[image], want, atol=1e-6)
-    assert torch.allclose(chances, net(x).softmax(1))
+    assert torch.allclose(probabilities, net(x).softmax(1))
     grey = cam.overlaid(torch.full((3, 8, 8), 0.5), torch.ones(2, 2))
     assert torch.isfinite(grey).all() and len(grey.unique()) <= 3  # a map without a middle is no error
 
@@ -181,7 +185,7 @@ def test_a_class_activation_map_is_the_sum_of_maps_weighed_by_the_head(held):
 def test_cams_tell_class_answer_and_confidence_of_one_image_a_class(runs, tmp_path, held):
     figure, rows = only("cam", runs, tmp_path)
     images, labels = held["fedavg"].unseen["sketch"]
-    said = scores(held["fedavg"].net, images).softmax(1)
+    said = logits(held["fedavg"].net, images).softmax(1)
     mine = [row for row in rows if row["method"] == "fedavg"]
     assert len(rows) == 3 * len(mine) and [row["class"] for row in mine] == list(held["fedavg"].classes)
     for row in mine:
@@ -193,9 +197,9 @@ def test_cams_tell_class_answer_and_confidence_of_one_image_a_class(runs, tmp_pa
 
 
 def test_a_network_without_maps_is_refused_with_those_that_have_them(tables, tmp_path):
-    with pytest.raises(ConfigError, match=r"mlp\(hidden=\[4\]\) has none; convnet, ResNets"):
+    with pytest.raises(ConfigError, match=r"mlp\(hidden=\[4\]\) has none; use convnet, a ResNet"):
         only("cam", tables, tmp_path)
-    with pytest.raises(ConfigError, match=r"gap works on the maps .* take convnet"):
+    with pytest.raises(ConfigError, match=r"gap needs the maps .* use convnet"):
         only("gap", tables, tmp_path)
 
 
@@ -213,7 +217,7 @@ def test_what_is_generated_less_the_image_is_the_perturbation(runs, tmp_path, he
     assert made.perturbation.abs().max() > 1e-4
     _, rows = only("generated", runs, tmp_path)
     assert [row["domain"] for row in rows] == ["photo"] * 3 + ["painting"] * 3 + ["cartoon"] * 3
-    domains = runner.dataset("styles(share=0.05)")
+    domains = dataset("styles(share=0.05)")
     for row in rows:
         image = domains.images[row["domain"]][0][int(row["image"])][None]
         added = generated.generate(run, image).perturbation
@@ -238,7 +242,7 @@ def test_how_strongly_a_method_perturbs_is_read_from_its_spelling(method, most):
 
 
 def test_without_a_generator_there_is_nothing_generated(runs, tmp_path):
-    with pytest.raises(ConfigError, match=r"no run there is of a method that .* feddag, ndag, ddaig or ats"):
+    with pytest.raises(ConfigError, match=r"no run has a method that generated can draw .* feddag, ndag, ddaig or ats"):
         only("generated", runs, tmp_path, methods=["fedavg"])
 
 
@@ -268,9 +272,9 @@ def test_the_distance_of_styles_is_relative_and_none_to_oneself():
             )
         ],
     )
-    assert gap.apart(a, a) == 0 and gap.apart(b, b) == 0
-    assert gap.apart(a, b) == 2  # 5 / (5 / 2)
-    assert gap.apart([3 * a[0]], [3 * torch.eye(2)]) == pytest.approx(gap.apart(a, [torch.eye(2)]))
+    assert gap.gram_distance(a, a) == 0 and gap.gram_distance(b, b) == 0
+    assert gap.gram_distance(a, b) == 2  # 5 / (5 / 2)
+    assert gap.gram_distance([3 * a[0]], [3 * torch.eye(2)]) == pytest.approx(gap.gram_distance(a, [torch.eye(2)]))
 
 
 def test_another_half_of_a_domain_is_nearer_than_another_domain(runs, tmp_path):
@@ -284,7 +288,7 @@ def test_another_half_of_a_domain_is_nearer_than_another_domain(runs, tmp_path):
 
 def test_the_points_of_tsne_are_images_of_the_class_and_domain_they_are_called(held):
     run = held["fedavg"]
-    points, classes, domains = tsne.gathered(run)
+    points, classes, domains = tsne.gather_features(run)
     assert len(points) == len(classes) == len(domains) and dict.fromkeys(domains) == dict.fromkeys(run.domains)
     for name, (images, labels) in run.domains.items():
         every = features(run, images[:])
@@ -296,9 +300,9 @@ def test_the_points_of_tsne_are_images_of_the_class_and_domain_they_are_called(h
 
 def test_of_fedadg_the_generators_features_are_a_further_domain(runs, held, tmp_path):
     run = held[METHODS[0]]
-    points, classes, domains = tsne.gathered(run)
+    points, classes, domains = tsne.gather_features(run)
     made = [place for place, home in enumerate(domains) if home == tsne.REFERENCE]
-    assert len(made) == tsne.POINTS // 5 and {classes[place] for place in made} == set(range(7))
+    assert len(made) == tsne.MAX_POINTS // 5 and {classes[place] for place in made} == set(range(7))
     saved = checkpoint.load(run.run.folder / "checkpoint.safetensors")[0]["state"]["server"]["generator"]["params"]
     noise = torch.rand(len(made), 8, generator=torch.Generator().manual_seed(0))
     given = torch.cat((noise, F.one_hot(torch.tensor([classes[place] for place in made]), 7)), 1)
@@ -345,7 +349,7 @@ def test_each_method_that_is_named_has_a_figure_of_its_own(runs, tmp_path):
 
 def test_a_surface_of_fewer_runs_than_three_is_refused(runs, tmp_path):
     with pytest.raises(
-        ConfigError, match=r"surface takes 3 runs of one target, and there are 1 \(fedavg; sketch unseen, seed 0\)"
+        ConfigError, match=r"surface needs 3 runs of one target, and got 1 \(fedavg; sketch unseen, seed 0\)"
     ):
         only("surface", runs, tmp_path, methods=["fedavg"])
 
@@ -357,7 +361,7 @@ def test_a_bench_draws_the_figures_it_is_asked_for_and_says_which_it_cannot(tmp_
     with pytest.raises(SystemExit) as ended:
         main.main()
     told = capsys.readouterr()
-    assert not ended.value.code and "left out: figure generated: no run there" in told.err
+    assert not ended.value.code and "left out: figure generated: no run has" in told.err
     assert (tmp_path / "figures" / "gap-fedavg-photo-seed-0.svg").exists() and (tmp_path / "report.html").exists()
     monkeypatch.setattr("sys.argv", ["fedbeyond", "figure", "gapp", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
@@ -370,6 +374,6 @@ def test_a_bench_draws_the_figures_it_is_asked_for_and_says_which_it_cannot(tmp_
 
 
 def test_figures_are_checked_with_the_configuration_and_change_no_run():
-    with pytest.raises(ConfigError, match=r"bench\.figures\.1 = 'cams' does not fit: .* did you mean 'cam'"):
+    with pytest.raises(ConfigError, match=r"bench\.figures\.1 = 'cams' is not valid: .* did you mean 'cam'"):
         load(None, ['bench.figures=["gap", "cams"]'])
     assert load(None, ['bench.figures=["gap"]']).identity() == load(None).identity()

@@ -19,7 +19,7 @@ import pytest
 
 from fedbeyond.errors import StorageError
 from fedbeyond.experiment.results import load
-from fedbeyond.report import figure, gallery, made, table
+from fedbeyond.report import figure, gallery, provenance, table
 from fedbeyond.report.page import page
 from fedbeyond.report.write import write_report
 from support.paths import ROOT
@@ -195,14 +195,14 @@ def test_a_page_from_folders_says_how_runs_were_made(tmp_path):
     assert json.loads(saved(link)) == [json.loads(path.read_text()) for path in sorted(folder.rglob("config.json"))]
     (recall,) = [one for one in read.all("a") if one["attrs"].get("download") == "recall.csv"]
     named = {row["class"] for row in csv.DictReader(io.StringIO(saved(recall)))}
-    assert len(named) == 7 and named == set(made.class_names([{"data": "styles"}]))
+    assert len(named) == 7 and named == set(provenance.class_names([{"data": "styles"}]))
 
 
 def test_classes_are_named_where_the_data_are_known():
-    assert made.class_names([{"data": "pacs(root='/x')"}] * 2)[:2] == ("dog", "elephant")
-    assert made.class_names([{"data": "folder(root='/x', classes=['a', 'b'])"}]) == ("a", "b")
-    assert made.class_names([{"data": "folder(root='/x')"}]) == made.class_names([]) == ()
-    assert made.class_names([{"data": "pacs"}, {"data": "styles"}]) == ()
+    assert provenance.class_names([{"data": "pacs(root='/x')"}] * 2)[:2] == ("dog", "elephant")
+    assert provenance.class_names([{"data": "folder(root='/x', classes=['a', 'b'])"}]) == ("a", "b")
+    assert provenance.class_names([{"data": "folder(root='/x')"}]) == provenance.class_names([]) == ()
+    assert provenance.class_names([{"data": "pacs"}, {"data": "styles"}]) == ()
 
 
 def test_a_page_from_lines_alone_has_the_setting_and_says_where_the_rest_is(html):
@@ -234,16 +234,16 @@ def test_methods_are_cited_by_their_papers_once(read):
     assert [text for text in items if "Generalization Adjustment. CVPR 2023. (ga)" in text]
     assert "@software{fedbeyond" in read.all("pre")[0]["text"]
     html = page(other := [one | {"method": "homemade"} for one in LINES[:16]], table.tabulate(other))
-    assert "No paper is known here for homemade" in html
+    assert "No paper is known for homemade" in html
 
 
 def test_replies_set_aside_are_counted():
     entry = {"site": "x", "reason": "a <NaN> in 'model'"}
-    lines = [line("fedavg", "a", 0, i, 3, {"a": 0.5, "b": 0.5}, aside=[entry] * (i > 0)) for i in range(3)]
+    lines = [line("fedavg", "a", 0, i, 3, {"a": 0.5, "b": 0.5}, rejected=[entry] * (i > 0)) for i in range(3)]
     read = Reader(page(lines, table.tabulate(lines)))
     rows = [row for place in range(len(read.all("table"))) for row in read.table(place)]
     assert ["fedavg", "x", "a <NaN> in 'model'", "2"] in rows
-    assert "Replies that were set aside" not in page(LINES, table.tabulate(LINES), figures=[])
+    assert "Replies that the gate rejected" not in page(LINES, table.tabulate(LINES), figures=[])
 
 
 def test_runs_of_which_none_is_finished_make_a_page_that_says_so():
@@ -253,16 +253,15 @@ def test_runs_of_which_none_is_finished_make_a_page_that_says_so():
 
 
 def test_what_pools_all_images_is_said_to_do_so(html):
-    left = {"pooled": {"parameters": {"model": 1000}}}
-    lines = [line("erm", "a", 0, 0, 1, {"a": 0.5, "b": 0.5}, left=left)]
-    assert "under erm all images and labels" in page(lines, table.tabulate(lines)) and "No federation" not in html
+    bytes_up = {"pooled": {"parameters": {"model": 1000}}}
+    lines = [line("erm", "a", 0, 0, 1, {"a": 0.5, "b": 0.5}, bytes_up=bytes_up)]
+    assert "erm brings all images and labels" in page(lines, table.tabulate(lines)) and "Not federated" not in html
 
 
 def test_one_seed_is_said_to_tell_no_spread(html):
     lines = [one for one in LINES if one["seed"] == 0]
-    assert (
-        "One seed tells no spread" in page(lines, table.tabulate(lines), figures=[]) and "tells no spread" not in html
-    )
+    assert "With one seed the spread" in page(lines, table.tabulate(lines), figures=[])
+    assert "With one seed" not in html
 
 
 @pytest.mark.parametrize("name", ["demo", "heart"])
@@ -271,7 +270,7 @@ def test_results_of_older_versions_still_make_a_page(name):
     found = table.tabulate(lines)
     read = Reader(page(lines, found))
     assert read.table() == [row[:] for row in table.rows(found)]
-    assert "Round by round" in [one["text"] for one in read.all("h3")]
+    assert "Over rounds" in [one["text"] for one in read.all("h3")]
 
 
 def test_figures_are_written_as_files_too(tmp_path, capsys):

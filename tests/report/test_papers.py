@@ -9,7 +9,7 @@ import pytest
 from fedbeyond import spec
 from fedbeyond.experiment import registry
 from fedbeyond.methods.fedgca import PRESETS
-from fedbeyond.report.beside import PAPERS, printed
+from fedbeyond.report.paper_comparison import PAPERS, printed_numbers
 from support.paths import ROOT
 
 RECIPES = sorted((ROOT / "benchmarks" / "papers").glob("*/*.toml"))
@@ -73,7 +73,7 @@ WITHOUT_RECIPE = {"feddag/table6_midog", "fedadg/table7_pacs_alexnet", "fedadg/t
 def grouped(paper):
     """The numbers of each printed row, by target."""
     rows = defaultdict(dict)
-    for entry in printed(paper):
+    for entry in printed_numbers(paper):
         row = rows[entry.table, entry.row, entry.metric]
         assert entry.target not in row, entry
         row[entry.target] = entry.value
@@ -103,7 +103,7 @@ def test_no_number_of_a_table_is_missing_but_what_cannot_be_read(paper):
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_number_is_a_percentage_and_every_method_is_spelled_canonically(paper):
-    for entry in printed(paper):
+    for entry in printed_numbers(paper):
         assert 0 < float(entry.value) < 100 and entry.metric in ("accuracy", "auc_weighted", "f1_weighted")
         assert not entry.std or 0 <= float(entry.std) < 20
         if entry.method:
@@ -114,7 +114,7 @@ def test_a_printed_table_has_a_recipe_that_runs_every_method_we_have_for_it():
     recipes = {f"{path.parent.name}/{path.stem}": tomllib.loads(path.read_text()) for path in RECIPES}
     tables = defaultdict(set)
     for paper in PAPERS:
-        for entry in printed(paper):
+        for entry in printed_numbers(paper):
             tables[f"{paper}/{entry.table}"] |= {entry.method} - {""}
     assert tables.keys() - recipes.keys() == WITHOUT_RECIPE
     for name in tables.keys() & recipes.keys():
@@ -140,7 +140,7 @@ def test_all_of_fedgcas_recipes_give_out_the_corrected_model_and_mean_one_thing_
             elif method.startswith("feddyn"):
                 alpha = PRESETS["paper" if "digits" in path.stem else "pacs"]["alpha"]
                 assert method.removesuffix("+rc") == f"feddyn(alpha={alpha}, output=corrected)", (path, method)
-    spelled = {(e.table, e.row): e.method for e in printed("fedgca")}
+    spelled = {(e.table, e.row): e.method for e in printed_numbers("fedgca")}
     augmented = {place: method for place, method in spelled.items() if place[1].endswith("+RC")}
     assert len(augmented) == 12
     for (table, row), method in augmented.items():
@@ -149,7 +149,7 @@ def test_all_of_fedgcas_recipes_give_out_the_corrected_model_and_mean_one_thing_
 
 def test_a_row_that_was_trained_on_pooled_data_is_never_given_a_federated_method():
     federated = {"FedAvg", "FedDG", "FedADG (ours)"}
-    rows = {(e.row, e.method) for e in printed("fedadg") if e.table < "table7" and e.row not in federated}
+    rows = {(e.row, e.method) for e in printed_numbers("fedadg") if e.table < "table7" and e.row not in federated}
     spelled = {method for _, method in rows} - {""}
     assert spelled == {"dann", "erm+mixstyle"} and all(registry.build(method).pooled for method in spelled)
     assert {("JiGen", ""), ("RSC", "")} <= rows

@@ -3,7 +3,7 @@
 import pytest
 
 from fedbeyond.errors import ConfigError, StorageError
-from fedbeyond.evaluation.selection import chosen, selection
+from fedbeyond.evaluation.selection import select_round, selection_score
 from fedbeyond.experiment.results import averaged as averaged_lines
 from fedbeyond.experiment.results import load
 from fedbeyond.report import statistics, table
@@ -16,7 +16,7 @@ def line(method, target, seed, number, val, test, rounds=3, setting="a"):
     left = {"x": {"parameters": {"model": 1000 + number}}}
     return {
         "method": method, "target": target, "seed": seed, "round": number, "rounds": rounds, "setting": setting,
-        "scores": scores, "weights": {}, "aside": [], "left": left,
+        "scores": scores, "weights": {}, "rejected": [], "bytes_up": left,
     }  # fmt: skip
 
 
@@ -36,7 +36,7 @@ LINES = [
 )
 def test_a_rule_picks_the_round_it_says(rule, fedavg, ga):
     found = table.tabulate(LINES, rule)
-    assert found.on("fedavg", "a") == pytest.approx(fedavg)
+    assert found.scores("fedavg", "a") == pytest.approx(fedavg)
     assert found.average("fedavg+ga") == pytest.approx(ga)
 
 
@@ -59,7 +59,7 @@ def test_runs_that_are_not_finished_are_left_out_and_counted():
 
 def test_a_method_without_all_targets_has_no_average():
     found = table.tabulate([entry for entry in LINES if (entry["method"], entry["target"]) != ("fedavg+ga", "b")])
-    assert found.average("fedavg+ga") == [] and found.on("fedavg+ga", "b") == []
+    assert found.average("fedavg+ga") == [] and found.scores("fedavg+ga", "b") == []
 
 
 def test_tables_come_as_markdown_latex_and_csv():
@@ -119,7 +119,7 @@ def test_a_domain_that_was_unseen_in_two_ways_is_told():
     pair = line("fedavg", "a", 0, 0, 0.5, 0.5, rounds=1)
     both = pair | {"target": "a+b", "scores": pair["scores"] | {"b": {"test": {"accuracy": 0.3, "loss": 1.0}}}}
     found = table.tabulate([both])
-    assert found.targets == ("a", "b") and found.on("fedavg", "b") == [30]
+    assert found.targets == ("a", "b") and found.scores("fedavg", "b") == [30]
     assert found.average("fedavg") == pytest.approx([40]) and table.unseen(both) == pytest.approx(0.4)
     assert "a,0,0,50.0000" in table.csv(found).replace('"', "") and "b unseen" in page([both], found)
     with pytest.raises(ConfigError, match="a was unseen in two runs"):
@@ -131,7 +131,7 @@ def test_a_round_is_chosen_by_domains_whose_clients_count_by_their_images():
         return {"val": {"accuracy": accuracy, "loss": 1.0}, "domain": "photo", "images": images}
 
     scores = {"photo-0": client(1.0, 10), "photo-1": client(0.5, 90), "sketch": {"val": {"accuracy": 0.25}}}
-    assert selection({"scores": scores}) == pytest.approx((0.55 + 0.25) / 2)
+    assert selection_score({"scores": scores}) == pytest.approx((0.55 + 0.25) / 2)
 
 
 def test_a_round_in_which_a_hard_domain_was_away_is_not_chosen_for_that():
@@ -141,8 +141,8 @@ def test_a_round_in_which_a_hard_domain_was_away_is_not_chosen_for_that():
         return line("fedavg", "sketch", 0, number, 0, 0) | {"scores": scores | unseen}
 
     run = [judged(0, easy=0.9), judged(1, easy=0.8, hard=0.4), judged(2, easy=0.9), judged(3, easy=0.7, hard=0.5)]
-    assert chosen(run)["round"] == 2  # (0.9 + 0.4) / 2, against 0.6 twice: the first knew nothing of the hard one
-    assert chosen([*run, judged(4, easy=0.7, hard=0.9)])["round"] == 4
+    assert select_round(run)["round"] == 2  # (0.9 + 0.4) / 2, against 0.6 twice: the first knew nothing of the hard one
+    assert select_round([*run, judged(4, easy=0.7, hard=0.9)])["round"] == 4
     away = [judged(0, easy=0.6), judged(1, guest=False, easy=0.9), judged(2, easy=0.7)]
     assert table.RULES["source-validation"](away)["round"] == 2  # nobody knows how good the second is
     assert table.RULES["oracle"](away)["round"] == 0
@@ -152,27 +152,39 @@ def test_rounds_that_were_not_judged_are_passed_over_by_every_rule_and_the_page(
     pair = [line("fedavg", "a", 0, number, (0.1, 0.9, 0.5)[number], (0.9, 0.3, 0.6)[number]) for number in range(3)]
     del pair[0]["scores"]
     rules = {"source-validation": [30], "last": [60], "oracle": [60]}
-    assert {rule: table.tabulate(pair, rule).on("fedavg", "a") for rule in rules} == {
+    assert {rule: table.tabulate(pair, rule).scores("fedavg", "a") for rule in rules} == {
         rule: pytest.approx(want) for rule, want in rules.items()
     }
     found = table.tabulate(pair)
-    points = curve(table.runs(pair), found, "fedavg", "a")
+    points = curve(table.group_runs(pair), found, "fedavg", "a")
     assert points == [(2, pytest.approx(30), 0.0, 1), (3, pytest.approx(60), 0.0, 1)]  # rounds played, percent
     assert "30.0" in page(pair, found)
 
 
 def test_the_table_on_own_is_that_of_in_domain_tests_with_domains_counted_equally():
     scores = {
-        "x-0": {"val": {"accuracy": 0.1}, "own_test": {"accuracy": 0.5}, "own_images": 30, "domain": "x", "images": 1},
-        "x-1": {"val": {"accuracy": 0.1}, "own_test": {"accuracy": 0.9}, "own_images": 10, "domain": "x", "images": 9},
-        "y": {"val": {"accuracy": 0.1}, "own_test": {"accuracy": 0.2}},
+        "x-0": {
+            "val": {"accuracy": 0.1},
+            "local_test": {"accuracy": 0.5},
+            "local_test_images": 30,
+            "domain": "x",
+            "images": 1,
+        },
+        "x-1": {
+            "val": {"accuracy": 0.1},
+            "local_test": {"accuracy": 0.9},
+            "local_test_images": 10,
+            "domain": "x",
+            "images": 9,
+        },
+        "y": {"val": {"accuracy": 0.1}, "local_test": {"accuracy": 0.2}},
         "a": {"test": {"accuracy": 0.7}},
     }
     lines = [line("fedavg", "a", 0, number, 0.5, 0.7) | {"scores": scores} for number in range(3)]
     found = table.tabulate(lines, where="own")
-    assert found.on("fedavg", "a") == pytest.approx([100 * ((0.5 * 30 + 0.9 * 10) / 40 + 0.2) / 2])
-    assert "in-domain tests of the sites" in found.caption and "unseen" not in found.what
-    with pytest.raises(ConfigError, match=r"hold no in-domain own_test; run with train.test = 0.1"):
+    assert found.scores("fedavg", "a") == pytest.approx([100 * ((0.5 * 30 + 0.9 * 10) / 40 + 0.2) / 2])
+    assert "in-domain tests of the sites" in found.caption and "unseen" not in found.measure
+    with pytest.raises(ConfigError, match=r"hold no in-domain local_test; run with train.test = 0.1"):
         table.text(table.tabulate(LINES, where="own"))
     with pytest.raises(ConfigError, match=r"hold no in-domain auc; .* choose another --metric"):
         table.text(table.tabulate(lines, metric="auc", where="own"))
@@ -201,7 +213,7 @@ def test_auc_of_an_unseen_domain_with_one_class_is_a_dash_and_is_left_out_of_ave
     assert "no AUC" not in table.tabulate(lines).caption
     only = table.tabulate([ranked("c", None, recall=(0.7, None))], metric="auc")
     assert table.rows(only)[1] == ["fedavg", "-", "-"] and table.best_first(only) == ["fedavg"]
-    with pytest.raises(ConfigError, match="hold no auc: an older version made them"):
+    with pytest.raises(ConfigError, match="hold no auc: they were made without it"):
         table.text(table.tabulate([ranked("a", None)], metric="auc"))  # two classes: it should have one
 
 
@@ -209,12 +221,12 @@ def test_in_domain_auc_leaves_out_sites_with_one_class():
     both, alone = {"accuracy": 0.5, "recall": [1, 1]}, {"accuracy": 0.5, "recall": [1, None]}
     made = line("fedavg", "a", 0, 0, 0.5, 0.5, rounds=1)
     made["scores"] |= {
-        "x": {"val": both, "own_test": both | {"auc": 0.9}},
-        "y": {"val": both, "own_test": both | {"auc": 0.7}},
-        "z": {"val": both, "own_test": alone},
+        "x": {"val": both, "local_test": both | {"auc": 0.9}},
+        "y": {"val": both, "local_test": both | {"auc": 0.7}},
+        "z": {"val": both, "local_test": alone},
     }
     found = table.tabulate([made], metric="auc", where="own")
-    assert found.on("fedavg", "a") == pytest.approx([80]) and "one class (z)" in found.caption
+    assert found.scores("fedavg", "a") == pytest.approx([80]) and "one class (z)" in found.caption
 
 
 def test_a_table_of_runs_scored_both_ways_says_which_way_and_can_show_the_other():
@@ -222,7 +234,7 @@ def test_a_table_of_runs_scored_both_ways_says_which_way_and_can_show_the_other(
     both = [each | {"scores_average": _lower(each["scores"])} for each in LINES]
     anew, averaged = (table.tabulate(each) for each in (both, averaged_lines(both)))
     assert "BatchNorm statistics re-estimated" in anew.caption and "BatchNorm statistics averaged" in averaged.caption
-    assert averaged.on("fedavg", "a") == pytest.approx([value - 10 for value in anew.on("fedavg", "a")])
+    assert averaged.scores("fedavg", "a") == pytest.approx([value - 10 for value in anew.scores("fedavg", "a")])
     mixed = [each if each["method"] == "fedavg" else LINES[place] for place, each in enumerate(both)]
     assert "re-estimated where a run has both" in table.tabulate(mixed).caption
     assert "BatchNorm" not in table.tabulate(LINES).caption

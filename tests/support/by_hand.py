@@ -15,7 +15,7 @@ from fedbeyond.engine.gate import Gate
 from fedbeyond.engine.rounds import play, start
 from fedbeyond.engine.simulator import Simulator
 from fedbeyond.method import Method
-from fedbeyond.server import Round, Shelf
+from fedbeyond.server import ModelStore, Round
 from fedbeyond.site import Site
 from fedbeyond.tree import Tree
 
@@ -48,11 +48,11 @@ def play_rounds(method: Method, rounds: int, batch_size: int = 9, epochs: int = 
         sites.append(Site(name, data, nets, batch_size=batch_size, epochs=epochs, **settings))  # type: ignore[arg-type]
     federation = Simulator(method.client, sites)
     gate = Gate(method.sends, {"model": read(nets["model"])}, {site.name: site.size for site in sites})
-    states, state, shelf = [], start(method, federation.clients, gate.nets), Shelf()
+    states, state, store = [], start(method, federation.clients, gate.nets), ModelStore()
     for number in range(rounds):
-        now = Round(number, total, federation.clients, federation.clients, shelf=shelf)
+        now = Round(number, total, federation.clients, federation.clients, store=store)
         state, _ = play(method, state, now, federation, gate)
-        states.append(state | {"slots": federation.slots})
+        states.append(state | {"clients": federation.client_states})
     return states
 
 

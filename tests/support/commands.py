@@ -47,7 +47,7 @@ def going(*words, log):
 
 def kill(process):
     """As when a machine loses power: the process and all that it started, at once."""
-    for group in (process.pid, *processes.groups_of(process.pid)):
+    for group in (process.pid, *processes.process_groups(process.pid)):
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
     process.wait(10)

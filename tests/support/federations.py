@@ -42,8 +42,8 @@ class Federation:
 
     def agree(self, sites: Sequence[str]) -> None:
         """Let these alone be the federation's sites: the others are there, and nobody asks them."""
-        charter = operations.charter_of(self.folder)._replace(sites=tuple(sites))
-        (self.folder / operations.CHARTER).write_text(operations.toml(charter._asdict()))
+        charter = operations.read_federation_config(self.folder)._replace(sites=tuple(sites))
+        (self.folder / operations.FEDERATION_FILE).write_text(operations.toml(charter._asdict()))
 
     def serve(self) -> Any:
         log = self.folder / "serve.txt"
@@ -58,8 +58,8 @@ class Federation:
     def bundle(self, name: str) -> Path:
         return self.folder / "sites" / name
 
-    def letters(self, name: str, config: Config) -> list[dict[str, Any]]:
-        """What a site's log says of a run's letters."""
+    def messages(self, name: str, config: Config) -> list[dict[str, Any]]:
+        """What a site's log says of a run's messages."""
         path = self.bundle(name) / "state" / "audit.jsonl"
         text = path.read_text() if path.exists() else ""
         found = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
@@ -67,8 +67,8 @@ class Federation:
 
     def busy(self, name: str, config: Config, kind: str, number: int) -> bool:
         """Whether a site is computing an answer."""
-        last = self.letters(name, config)[-1:]
-        return bool(last) and (last[0]["way"], last[0].get("kind"), last[0].get("round")) == ("in", kind, number)
+        last = self.messages(name, config)[-1:]
+        return bool(last) and (last[0]["direction"], last[0].get("kind"), last[0].get("round")) == ("in", kind, number)
 
 
 def proxying(folder: Path) -> Any:

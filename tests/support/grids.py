@@ -11,12 +11,12 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedbeyond.flower.app import Context, Grid, Message, RecordDict
+from fedbeyond.flower.app import Context, FlowerMessage, Grid, RecordDict
 
 RUN, SERVER = 7, 1
 
 
-def travelled(message: Message, number: str = "") -> Message:
+def travelled(message: FlowerMessage, number: str = "") -> FlowerMessage:
     """A message as it is after a journey as bytes."""
     pieces = {key: piece.deflate() for key, piece in get_all_nested_objects(message).items()}
     number = number or message.object_id
@@ -33,8 +33,8 @@ class Nodes(Grid):
     seed: int = 0
     names: dict[int, str] = field(default_factory=dict)  # under which their keys are registered
     silent: set[int] = field(default_factory=set)  # never answer
-    waiting: dict[str, Message] = field(default_factory=dict)
-    heard: list[Message] = field(default_factory=list)  # all that was sent
+    waiting: dict[str, FlowerMessage] = field(default_factory=dict)
+    heard: list[FlowerMessage] = field(default_factory=list)  # all that was sent
 
     def __post_init__(self) -> None:
         self.chance = Random(self.seed)
@@ -46,7 +46,7 @@ class Nodes(Grid):
 
     run = property(lambda self: None)
 
-    def create_message(self, *args: Any, **options: Any) -> Message:
+    def create_message(self, *args: Any, **options: Any) -> FlowerMessage:
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
@@ -55,7 +55,7 @@ class Nodes(Grid):
     def get_nodes(self) -> Iterable[NodeInfo]:
         return [NodeInfo(node_id=node, name=self.names.get(node, "")) for node in self.apps]
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+    def push_messages(self, messages: Iterable[FlowerMessage]) -> Iterable[str]:
         sent = [travelled(message) for message in messages]
         for message in self.chance.sample(sent, len(sent)):
             self.heard.append(message)
@@ -66,15 +66,17 @@ class Nodes(Grid):
             try:
                 reply = app(message, context)
             except Exception as error:  # as Flower's runtime does
-                reply = Message(Error(2, str(error)), reply_to=message)
+                reply = FlowerMessage(Error(2, str(error)), reply_to=message)
             self.waiting[message.metadata.message_id] = travelled(reply)
         return [message.metadata.message_id for message in sent]
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[FlowerMessage]:
         """Some of what has come."""
         come = [number for number in message_ids if number in self.waiting]
         some = self.chance.sample(come, self.chance.randint(min(1, len(come)), len(come)))
         return [self.waiting.pop(number) for number in some]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[FlowerMessage], *, timeout: float | None = None
+    ) -> Iterable[FlowerMessage]:
         raise NotImplementedError

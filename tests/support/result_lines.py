@@ -39,8 +39,8 @@ def line(method, target, seed, number, rounds, accuracies, **others):
     sources = [domain for domain in accuracies if domain != target]
     return {
         "method": method, "target": target, "seed": seed, "setting": "0123abcd", "round": number, "rounds": rounds,
-        "scores": told, "weights": {name: 1 / len(sources) for name in sources}, "told": {}, "aside": [],
-        "left": {name: {"parameters": {"model": 1000}} for name in sources},
+        "scores": told, "weights": {name: 1 / len(sources) for name in sources}, "diagnostics": {}, "rejected": [],
+        "bytes_up": {name: {"parameters": {"model": 1000}} for name in sources},
     } | others  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def bench(methods, targets=TARGETS, seeds=(0, 1), rounds=4, classes=3, images=10
                         rest = (1 - first) / (len(sources) - 1)
                         made["weights"] = {name: rest if i else first for i, name in enumerate(sources)}
                         gaps = {name: round(rng.uniform(-0.2, 0.8), 4) for name in sources}
-                        made["told"] = {"gaps": gaps if number else {}}
+                        made["diagnostics"] = {"gaps": gaps if number else {}}
                     lines.append(made)
     return lines
 

@@ -30,7 +30,7 @@ def begin(root: Path, method: str, target: str = "sketch", seed: int = 0, rounds
 
 def line(number: int, unseen: float = 0.5, rounds: int = 4, aside: tuple[dict, ...] = ()) -> Line:
     scores = {"photo": {"val": {"accuracy": 0.75}}, "sketch": {"test": {"accuracy": unseen}}}
-    return {"target": "sketch", "round": number, "rounds": rounds, "scores": scores, "aside": list(aside)}
+    return {"target": "sketch", "round": number, "rounds": rounds, "scores": scores, "rejected": list(aside)}
 
 
 def play(folder: Path, number: int, seconds: float = 2.0, **options) -> None:

@@ -38,7 +38,7 @@ def fedprox_with_the_norm_itself(mu, optimizer):
 def scaffold_without_the_learning_rate(optimizer=plain_sgd):
     def new_control(local):
         model, old = read(local.net), local.private["control"]
-        slope = tree.scale(1 / reach(local.stepper, local.steps), tree.sub(local.start, model["params"]))
+        slope = tree.scale(1 / reach(local.optimizer, local.steps), tree.sub(local.start, model["params"]))
         control = tree.add(tree.sub(old, local.received["control"]), slope)
         return {"model": model, "control": tree.sub(control, old)}, {"control": control}
 

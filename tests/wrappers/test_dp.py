@@ -14,25 +14,25 @@ from fedbeyond import NUMERICS, WIRE, tree
 from fedbeyond.classifier import read
 from fedbeyond.client import answer, enrol
 from fedbeyond.errors import ConfigError, FederationError, PolicyError
-from fedbeyond.experiment import registry, runner
-from fedbeyond.experiment.build import adapted
+from fedbeyond.experiment import registry, run_folder, runner
+from fedbeyond.experiment.build import with_train_options
 from fedbeyond.experiment.config import Config, Train
 from fedbeyond.experiment.plan import plan
-from fedbeyond.flower import app, remote
-from fedbeyond.flower.deploy.preflight import leaving as leaves
-from fedbeyond.flower.messages import ASK, Letter
-from fedbeyond.flower.node import host, respond
+from fedbeyond.flower import app, enrolment
+from fedbeyond.flower.deploy.preflight import list_outgoing
+from fedbeyond.flower.messages import ASK, Message
+from fedbeyond.flower.node import prepare_node, respond
 from fedbeyond.flower.policy import Policy
-from fedbeyond.flower.site_config import Machine
+from fedbeyond.flower.site_config import SiteConfig
 from fedbeyond.method import Sent
 from fedbeyond.methods.fedavg import fedavg
-from fedbeyond.server import Post, Request
+from fedbeyond.server import Envelope, Request
 from fedbeyond.site import Site
 from fedbeyond.testing import toy
-from fedbeyond.testing.faults import Faulty, across
+from fedbeyond.testing.faults import Faulty, through_bytes
 from fedbeyond.testing.laws import simulate, simulator
 from fedbeyond.wrappers.dp import LEAST, clipped, gaussian
-from fedbeyond.wrappers.privacy import epsilon
+from fedbeyond.wrappers.privacy import epsilon, spent
 from flower.test_app import SITES, UNSEEN, federation, same_files
 
 
@@ -44,7 +44,7 @@ def made(name, **declared):
 def leaving(method, reply, body, secret=b"", seed=0, number=0, kind="train"):
     """What leaves a site that has this to say."""
     site = Site("east", {}, {}, seed=seed, secret=secret)
-    return method.client.seal(site, number, Request(kind, body, ("east",)), reply)
+    return method.client.postprocess(site, number, Request(kind, body, ("east",)), reply)
 
 
 def thing(kind="parameters", **how):
@@ -103,7 +103,7 @@ def test_what_must_be_positive_and_variances_stay_so():
     site = Site("east", {}, nets)
     for number in range(20):
         request = Request("train", {"model": model}, ("east",))
-        told = method.client.seal(site, number, request, {"model": model, "reach": torch.tensor(2.0)})
+        told = method.client.postprocess(site, number, request, {"model": model, "reach": torch.tensor(2.0)})
         assert float(told["reach"]) >= LEAST * 7 - 1e-6
         assert float(told["model"]["buffers"]["body.1.running_var"].min()) >= 0
     assert float(told["model"]["buffers"]["body.1.running_mean"].min()) < 0
@@ -134,7 +134,7 @@ def test_noise_is_repeated_by_who_has_the_secret_and_for_the_same_answer_alone()
 
     one = noise(secret=secret)
     assert torch.equal(one, noise(secret=secret))
-    turned = across({"model": dict(reversed(body["model"].items()))})  # over a wire, in another order
+    turned = through_bytes({"model": dict(reversed(body["model"].items()))})  # over a wire, in another order
     assert torch.equal(one, noise(body=turned, secret=secret))
     other = {"model": body["model"] | {"b": torch.full((2,), 1.001)}}
     for drawn in (
@@ -162,34 +162,41 @@ def test_noise_of_another_width_is_other_noise():
 
 def test_a_site_counts_the_different_answers_that_left_and_its_policy_goes_by_them(small, tmp_path):
     """A server that plays a round again, otherwise, has heard more than it was to be told."""
-    (tmp_path / "policy.toml").write_text("most_epsilon = 6\nmost_delta = 1e-5")
+    (tmp_path / "policy.toml").write_text("max_epsilon = 6\nmax_delta = 1e-5")
     own = {"site": "photo", "data": "styles(share=0.05)", "folder": tmp_path / "state", "secret": ""}
-    machine = Machine.of(own | {"policy": tmp_path / "policy.toml"})
+    machine = SiteConfig.parse(own | {"policy": tmp_path / "policy.toml"})
     config = Config(method="fedavg+dp(noise=1)", train=Train(rounds=1, batch_size=8, batchnorm="average"), **small)
-    notes = {"config": remote.told(config), "run": config.digest(), "sources": 3, "wire": WIRE, "numerics": NUMERICS}
-    model = runner.prepare(config).begin()["model"]
+    notes = {
+        "config": enrolment.shared_config(config),
+        "run": config.digest(),
+        "sources": 3,
+        "wire": WIRE,
+        "numerics": NUMERICS,
+    }
+    model = runner.prepare(config).assembly.initial_models()["model"]
 
     def asked(number, factor):
         body = {"model": tree.map(lambda leaf: leaf * factor if leaf.is_floating_point() else leaf, model)}
-        return respond(machine, Letter(ASK, notes | {"kind": "train", "round": number, "ticket": number}, body)).notes
+        envelope = {"round": number, "ticket": number, "accepted": {}}
+        return respond(machine, Message(ASK, notes | {"kind": "train"} | envelope, body)).notes
 
-    assert [asked(0, 1.0)["answers"], asked(0, 1.0)["answers"]] == [1, 1]  # the same tells nothing new
+    assert [asked(0, 1.0)["replies_counted"], asked(0, 1.0)["replies_counted"]] == [1, 1]  # the same tells nothing new
     assert epsilon(1.0, 1e-5, 1) < 6 < epsilon(1.0, 1e-5, 2)
-    assert "2 different answers in this run would spend an epsilon of" in asked(0, 1.01)["reason"]
-    told = runner.spent(registry.build(config.method), {"asked": {"photo": torch.tensor(1)}}, {"photo": 2})
+    assert "2 different replies in this run would spend an epsilon of" in asked(0, 1.01)["reason"]
+    told = spent(registry.build(config.method), {"asked": {"photo": torch.tensor(1)}}, {"photo": 2})
     assert told == {"epsilon": epsilon(1.0, 1e-5, 2)}
 
 
 @pytest.mark.parametrize("keep", ["average", "local", "frozen"])
 def test_nothing_but_a_clipped_step_leaves_whatever_becomes_of_batchnorm(keep):
     """A site's own BatchNorm is not what it received: a step from there would give it away."""
-    method = adapted(registry.build("fedbn+dp(clip=0.001, noise=0)"), Train(batchnorm=keep))
+    method = with_train_options(registry.build("fedbn+dp(clip=0.001, noise=0)"), Train(batchnorm=keep))
     site = next(iter(toy.sites(method)))
-    slots, accepted = enrol(method.client, site), {}
+    client_state, accepted = enrol(method.client, site), {}
     for number in range(3):
         model = tree.map(lambda leaf: leaf + 1, toy.shared(method)["model"])
         request = Request("train", {"model": model}, (site.name,))
-        reply, slots = answer(method.client, site, slots, request, Post(number, number, accepted))
+        reply, client_state = answer(method.client, site, client_state, request, Envelope(number, number, accepted))
         accepted = {site.name: number}
         step = tree.sub(reply.body["model"], model)
         assert float(tree.dot(step, step).sqrt()) < 0.0011
@@ -229,21 +236,21 @@ def test_noise_must_be_the_last_thing_that_happens_to_what_leaves(spelled, inste
 
 
 def test_what_changes_images_alone_may_follow():
-    assert registry.build("fedavg+dp+rc+mixstyle").sealed and registry.build("fedavg+sha+dp").sealed
-    with pytest.raises(ConfigError, match="dp is there twice"):
+    assert registry.build("fedavg+dp+rc+mixstyle").keeps_privacy and registry.build("fedavg+sha+dp").keeps_privacy
+    with pytest.raises(ConfigError, match="dp is given twice"):
         registry.build("fedavg+dp+dp(noise=2)")
 
 
 def test_dp_leaves_sums_to_who_needs_no_more():
-    assert registry.build("fedavg+dp").sums and not registry.build("fedavg+ga+dp").sums
+    assert registry.build("fedavg+dp").linear_aggregation and not registry.build("fedavg+ga+dp").linear_aggregation
 
 
 def test_what_was_asked_is_counted_though_a_site_did_not_answer():
     method = registry.build("fedavg+sha+dp")
     state, _ = simulate(method, 2, Faulty(simulator(method), "north", 1, "absent", "sha_score"))
-    assert {name: int(count) for name, count in state["post"]["asked"].items()} == dict.fromkeys(toy.SIZES, 4)
-    assert runner.spent(method, state["post"], {})["epsilon"] == epsilon(1.0, 1e-5, 4)
-    assert method.spends(2) == epsilon(1.0, 1e-5, 4)
+    assert {name: int(count) for name, count in state["exchange"]["asked"].items()} == dict.fromkeys(toy.SIZES, 4)
+    assert spent(method, state["exchange"], {})["epsilon"] == epsilon(1.0, 1e-5, 4)
+    assert method.epsilon_after(2) == epsilon(1.0, 1e-5, 4)
 
 
 def config(small, method="fedavg+dp(noise=20)", rounds=2, **train):
@@ -253,45 +260,46 @@ def config(small, method="fedavg+dp(noise=20)", rounds=2, **train):
 
 def test_lines_tell_the_epsilon_spent_and_none_where_nothing_is_promised(small, tmp_path):
     lines = list(runner.run(runner.prepare(config(small)), tmp_path / "a"))
-    told = [line["told"]["epsilon"] for line in lines]
+    told = [line["diagnostics"]["epsilon"] for line in lines]
     assert told == [epsilon(20.0, 1e-5, 1), epsilon(20.0, 1e-5, 2)]
     bare = runner.run(runner.prepare(config(small, "fedavg+dp(noise=0)", 1)), tmp_path / "b")
-    assert [line["told"] for line in bare] == [{}]
+    assert [line["diagnostics"] for line in bare] == [{}]
     assert "Infinity" not in (tmp_path / "b" / "results.jsonl").read_text()
 
 
 def test_a_plan_tells_epsilon_before_anything_is_trained(small):
     said = plan(config(small, "fedavg+sha+dp(noise=20)", 10))
-    assert (
-        f"epsilon {analytic(20, 1e-5, 20):.3g} at delta 1e-05" in said and "10 rounds of at most 2 (20 answers)" in said
-    )
+    assert f"epsilon {analytic(20, 1e-5, 20):.3g} at delta 1e-05" in said
+    assert "10 rounds of at most 2 requests (20 replies)" in said
     assert "the server needs the reply of each site" in said
-    assert "no privacy is promised" in plan(config(small, "fedavg+dp(noise=0)"))
-    assert "epsilon" not in plan(config(small, "fedavg")) and "needs sums" in plan(config(small, "fedavg"))
+    assert "no privacy is guaranteed" in plan(config(small, "fedavg+dp(noise=0)"))
+    assert "epsilon" not in plan(config(small, "fedavg")) and "needs only weighted sums" in plan(
+        config(small, "fedavg")
+    )
 
 
 @pytest.mark.parametrize(
     ("policy", "method", "reason"),
     [
-        (Policy(most_epsilon=1), "fedavg", "adds no noise to what leaves"),
-        (Policy(most_epsilon=1), "fedavg+dp", "2 rounds of fedavg\\+dp spend an epsilon of 6"),
-        (Policy(most_epsilon=1), "fedavg+dp(noise=0)", "spend an epsilon of inf"),
-        (Policy(most_epsilon=1), "fedavg+dp(noise=20, delta=0.1)", "at delta 0.1; the site's policy allows 1e-05"),
-        (Policy(sums_only=True), "fedavg+dp", "goes by sums, but no secure aggregation is offered here yet"),
-        (Policy(sums_only=True), "fednova", "fednova needs the reply of every single site"),
+        (Policy(max_epsilon=1), "fedavg", "adds no noise to replies"),
+        (Policy(max_epsilon=1), "fedavg+dp", "2 rounds of fedavg\\+dp spend an epsilon of 6"),
+        (Policy(max_epsilon=1), "fedavg+dp(noise=0)", "spend an epsilon of inf"),
+        (Policy(max_epsilon=1), "fedavg+dp(noise=20, delta=0.1)", "at delta 0.1; the site's policy allows 1e-05"),
+        (Policy(sums_only=True), "fedavg+dp", "secure aggregation .*: it is not available yet"),
+        (Policy(sums_only=True), "fednova", "fednova cannot use it, because its server needs the reply of each site"),
     ],
 )
 def test_a_site_may_want_privacy(small, policy, method, reason):
     run = config(small, method)
     with pytest.raises(PolicyError, match=reason):
-        policy.allow(run, registry.build(method))
+        policy.ensure_allowed(run, registry.build(method))
 
 
 def test_rounds_beyond_those_told_are_reckoned_with(small):
     run = config(small, "fedavg+dp(noise=20)")
-    Policy(most_epsilon=1).allow(run, registry.build(run.method))
+    Policy(max_epsilon=1).ensure_allowed(run, registry.build(run.method))
     with pytest.raises(PolicyError, match="100 rounds of"):
-        Policy(most_epsilon=1).allow(run, registry.build(run.method), number=99)
+        Policy(max_epsilon=1).ensure_allowed(run, registry.build(run.method), number=99)
 
 
 def test_without_the_accountant_a_run_says_how_to_install_it(small, monkeypatch):
@@ -304,14 +312,16 @@ def test_without_the_accountant_a_run_says_how_to_install_it(small, monkeypatch)
 
 def test_preflight_tells_epsilon_or_what_is_missing(small, tmp_path):
     own = federation(tmp_path).apps[98][1]
-    told = {finding.what: finding for finding in leaves(Machine.of(own | {"secret": ""}), config(small), 3)}
-    assert told["privacy"].told.startswith(f"epsilon {analytic(20, 1e-5, 2):.3g} at delta 1e-05 for all data of a site")
-    (refused,) = leaves(Machine.of(own), config(small), 3)
-    assert not refused.well and "has no secret" in refused.told
+    told = {
+        finding.topic: finding for finding in list_outgoing(SiteConfig.parse(own | {"secret": ""}), config(small), 3)
+    }
+    assert told["privacy"].text.startswith(f"epsilon {analytic(20, 1e-5, 2):.3g} at delta 1e-05 for all data of a site")
+    (refused,) = list_outgoing(SiteConfig.parse(own), config(small), 3)
+    assert not refused.ok and "has no secret" in refused.text
 
 
 def play(run, grid, folder, guests=()):
-    setup = remote.prepare(run, app.Lines(grid, 5.0), SITES, guests)
+    setup = enrolment.prepare(run, app.FlowerTransport(grid, 5.0), SITES, guests)
     return list(runner.run(setup, folder))
 
 
@@ -323,10 +333,10 @@ def test_a_site_without_a_secret_adds_no_noise_for_show(small, tmp_path):
         play(config(small), grid, tmp_path / "run")
     own = grid.apps[98][1]
     (tmp_path / "short").write_bytes(b"short")
-    for given, reason in [("gone", "its secret cannot be read"), ("short", "has 5 bytes, a secret has 32 or more")]:
+    for given, reason in [("gone", "its secret cannot be read"), ("short", "has 5 bytes, a secret needs 32 or more")]:
         with pytest.raises(ConfigError, match=reason):
-            host(Machine.of(own | {"secret": str(tmp_path / given)}), config(small), 3)
-    assert host(Machine.of(own), config(small, "fedavg"), 3).site.secret == b""
+            prepare_node(SiteConfig.parse(own | {"secret": str(tmp_path / given)}), config(small), 3)
+    assert prepare_node(SiteConfig.parse(own), config(small, "fedavg"), 3).site.secret == b""
 
 
 def test_over_flower_noise_is_the_sites_own_or_where_there_is_openly_no_secret_that_of_the_simulator(small, tmp_path):
@@ -342,5 +352,5 @@ def test_over_flower_noise_is_the_sites_own_or_where_there_is_openly_no_secret_t
     same_files(tmp_path / "one", tmp_path / "again")
     models = [(tmp_path / name / "checkpoint.safetensors").read_bytes() for name in ("open", "one")]
     assert models[0] != models[1]
-    told = [runner.lines(tmp_path / name)[-1]["told"] for name in ("open", "one")]
+    told = [run_folder.lines(tmp_path / name)[-1]["diagnostics"] for name in ("open", "one")]
     assert told[0] == told[1]

@@ -1,4 +1,7 @@
-"""What can be chosen: every shelf with its names, and of methods a table that is worked out, not written down."""
+"""The text of `fedbeyond list`: the names of each group, a table of methods, the details of one name.
+
+The table is computed: a round of each method on toy data shows what it sends and what its private state holds.
+"""
 
 import inspect
 from collections.abc import Iterator
@@ -15,76 +18,86 @@ from ..report.layout import Cells
 from ..spec import spell_value
 from ..testing.laws import simulate
 
-HEAD = ("name", "paper", "year", "leaves a site", "kept at a site", "further phases", "server needs", "goes with")
+HEAD = ("name", "paper", "year", "sent", "private state", "extra phases", "aggregation", "wrappers")
 TABLED = ("methods", "wrappers")
-WIDTH = 150  # of a table that goes to no terminal
-SIZES = {"east": 8, "west": 8}  # images: enough to see what a method sends and keeps
+WIDTH = 150  # of a table that is not printed to a terminal
+SIZES = {"east": 8, "west": 8}  # training images of the toy sites
 
 
-def table(shelf: str = "methods") -> Cells:
-    """A row for every method or wrapper; what it sends and keeps is seen in a round on a toy."""
-    names = track(list(registry.known(shelf)), f"looking at {shelf}")
-    return [list(HEAD), *(row(shelf, name) for name in names)]
+def table(group: str = "methods") -> Cells:
+    """Return a table with a row for each method or wrapper."""
+    names = track(list(registry.known(group)), f"running {group}")
+    return [list(HEAD), *(row(group, name) for name in names)]
 
 
-def row(shelf: str, name: str) -> list[str]:
-    """What there is to know of one of them."""
-    origin = paper(shelf, name)
-    method = registry.build(name if shelf == "methods" else f"fedavg+{name}")
-    plain = registry.build("fedavg") if shelf == "wrappers" else None
+def row(group: str, name: str) -> list[str]:
+    """Return the table row of a method or wrapper."""
+    origin = paper(group, name)
+    method = registry.build(name if group == "methods" else f"fedavg+{name}")
+    plain = registry.build("fedavg") if group == "wrappers" else None
     phases = [kind for kind in method.sends if kind != "train"]
     return [
         name,
         origin.short if origin else "-",
         origin.year if origin else "-",
-        leaves(method, plain),
-        "-" if method.pooled else ", ".join(sorted(keeps(method) - (keeps(plain) if plain else set()))) or "-",
+        sent(method, plain),
+        private_state(method, plain),
         ", ".join(phases) or "-",
-        needs(method, plain),
-        "-" if plain else goes_with(name),
+        aggregation(method, plain),
+        "-" if plain else wrappers(name),
     ]
 
 
-def leaves(method: Method, plain: Method | None = None) -> str:
-    """What leaves a site, with its kind where it is not parameters; of a wrapper, what it adds."""
+def sent(method: Method, plain: Method | None = None) -> str:
+    """Return what leaves a site, with its kind if it is not parameters; for a wrapper, what it adds."""
     if method.pooled:
         return "all images and labels"
     known = {(kind, name) for kind, names in plain.sends.items() for name in names} if plain else set()
-    told = [
-        name if sent.kind == "parameters" else f"{name} ({sent.kind})"
+    entries = [
+        name if entry.kind == "parameters" else f"{name} ({entry.kind})"
         for kind, names in method.sends.items()
-        for name, sent in names.items()
+        for name, entry in names.items()
         if (kind, name) not in known
     ]
-    return ", ".join(dict.fromkeys(told)) or "-"
+    return ", ".join(dict.fromkeys(entries)) or "-"
 
 
-def needs(method: Method, plain: Method | None = None) -> str:
-    """What the server must see of the replies; of a wrapper, if it is other than without it."""
-    if method.pooled or (plain and plain.sums == method.sums):
+def aggregation(method: Method, plain: Method | None = None) -> str:
+    """Return whether aggregation is linear or per client; for a wrapper, only if it changes that."""
+    if method.pooled or (plain and plain.linear_aggregation == method.linear_aggregation):
         return "-"
-    return "sums" if method.sums else "single replies"
+    return "linear" if method.linear_aggregation else "per client"
 
 
-def keeps(method: Method) -> set[str]:
-    """The names under which a site keeps something from round to round."""
+def private_state(method: Method, plain: Method | None = None) -> str:
+    """Return the entries of a site's private state; for a wrapper, those that it adds."""
+    if method.pooled:
+        return "-"
+    return ", ".join(sorted(private_entries(method) - (private_entries(plain) if plain else set()))) or "-"
+
+
+def private_entries(method: Method) -> set[str]:
+    """Run one round on toy data and return the names in the sites' private state."""
     from ..engine.simulator import Simulator
     from ..testing import toy
 
     federation = Simulator(method.client, toy.sites(method, SIZES))
     simulate(method, 1, federation, SIZES)
-    return {name for slots in federation.slots.values() for name in slots.get("pending", slots)["private"]}
+    return {
+        name
+        for client_state in federation.client_states.values()
+        for name in client_state.get("pending", client_state)["private"]
+    }
 
 
-def goes_with(name: str) -> str:
-    """Which wrappers can go on top of a method."""
-    fits = {wrapper: fitting(f"{name}+{wrapper}") for wrapper in registry.known("wrappers")}
-    refused = [wrapper for wrapper, fit in fits.items() if not fit]
-    return f"all but {', '.join(refused)}" if refused else "all"
+def wrappers(name: str) -> str:
+    """Return the wrappers that a method can be combined with."""
+    rejected = [wrapper for wrapper in registry.known("wrappers") if not is_valid(f"{name}+{wrapper}")]
+    return f"all except {', '.join(rejected)}" if rejected else "all"
 
 
-def fitting(spelled: str) -> bool:
-    """Whether a composition is one."""
+def is_valid(spelled: str) -> bool:
+    """Return whether a method can be built from this spec."""
     try:
         return bool(registry.build(spelled))
     except ConfigError:
@@ -92,29 +105,29 @@ def fitting(spelled: str) -> bool:
 
 
 def listing(word: str = "", style: str = "text") -> Iterator[str]:
-    """Methods and wrappers as a table, the names on another shelf (none: on all), or all there is to say of one."""
+    """Yield the lines for a word: a table of methods or wrappers, the names of a group (no word: all), or one name."""
     if style not in ("text", "markdown"):
-        raise ConfigError(f"--format {style} is not known here; text or markdown")
-    torch.set_num_threads(1)  # the toy is too small for more
+        raise ConfigError(f"--format {style} is not known; choose text or markdown")
+    torch.set_num_threads(1)  # the toy networks are too small for more
     if word in TABLED:
         cells = table(word)
-        yield (columns(cells) if style == "text" else markdown(linked(cells))).rstrip("\n")
-    elif word in registry.SHELVES or not word:
-        for shelf in [word] if word else registry.SHELVES:
-            yield f"{shelf}:"
-            for name in registry.known(shelf):
-                yield f"  {name:14} {_first_line(registry.find(shelf, name))}"
+        yield (text_table(cells) if style == "text" else markdown(linked(cells))).rstrip("\n")
+    elif word in registry.REGISTRY or not word:
+        for group in [word] if word else registry.REGISTRY:
+            yield f"{group}:"
+            for name in registry.known(group):
+                yield f"  {name:14} {_first_line(registry.find(group, name))}"
     else:
-        homes = [shelf for shelf in registry.SHELVES if word in registry.known(shelf)]
-        if not homes:
-            names = {*registry.SHELVES, *(name for shelf in registry.SHELVES for name in registry.known(shelf))}
+        groups = [group for group in registry.REGISTRY if word in registry.known(group)]
+        if not groups:
+            names = {*registry.REGISTRY, *(name for group in registry.REGISTRY for name in registry.known(group))}
             raise ConfigError(f"nothing to list under {word!r}; {nearest(word, names)}")
-        for shelf in homes:
-            yield from details(shelf, word)
+        for group in groups:
+            yield from details(group, word)
 
 
-def columns(cells: Cells) -> str:
-    """A table for a terminal, its long cells on several lines."""
+def text_table(cells: Cells) -> str:
+    """Format a table for a terminal; wrap long cells."""
     from rich.console import Console
     from rich.table import Table
 
@@ -130,32 +143,32 @@ def columns(cells: Cells) -> str:
 
 
 def linked(cells: Cells) -> Cells:
-    """The same cells, each name a link to its page."""
+    """Return the cells with each name as a link to its page."""
     return [cells[0], *([f"[{name}](methods/{name}.md)", *rest] for name, *rest in cells[1:])]
 
 
 def markdown(cells: Cells) -> str:
-    """A table for a page."""
+    """Format a table as Markdown."""
     head, *body = ["| " + " | ".join(line) + " |" for line in cells]
     return "\n".join([head, "|---" * len(cells[0]) + "|", *body])
 
 
-def details(shelf: str, name: str) -> Iterator[str]:
-    """One name: what it is, where it is from, its options and presets."""
-    factory = registry.find(shelf, name)
-    yield f"{name} ({shelf[:-1]}): {_first_line(factory)}"
-    if shelf in TABLED:
-        if origin := paper(shelf, name):
+def details(group: str, name: str) -> Iterator[str]:
+    """Yield the description of one name: its paper, its table row, its options and presets."""
+    factory = registry.find(group, name)
+    yield f"{name} ({group[:-1]}): {_first_line(factory)}"
+    if group in TABLED:
+        if origin := paper(group, name):
             yield f"  {origin.title}"
             yield f"  {'; '.join(filter(None, (origin.authors, f'{origin.venue} {origin.year}'.strip(), origin.link)))}"
-        for key, value in list(zip(HEAD, row(shelf, name), strict=True))[3:]:
+        for key, value in list(zip(HEAD, row(group, name), strict=True))[3:]:
             yield f"  {key}: {value}"
     options = registry.options(factory)
-    presets = registry.presets(factory) if shelf in TABLED else {"default": {}}
+    presets = registry.presets(factory) if group in TABLED else {"default": {}}
     for key, parameter in options.items():
-        told = {preset: spell_value(given.get(key, parameter.default)) for preset, given in presets.items()}
-        others = "".join(f", {preset} {value}" for preset, value in told.items() if value != told["default"])
-        yield f"  {key} = {told['default']}{others}"
+        values = {preset: spell_value(given.get(key, parameter.default)) for preset, given in presets.items()}
+        others = "".join(f", {preset} {value}" for preset, value in values.items() if value != values["default"])
+        yield f"  {key} = {values['default']}{others}"
 
 
 def _first_line(factory: Any) -> str:

@@ -1,1 +1,1 @@
-"""Domains, their splits, and what a site sees of them."""
+"""Datasets on disk, their partition into sites and unseen domains, and augmentations."""

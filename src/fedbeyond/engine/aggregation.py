@@ -1,36 +1,37 @@
-"""What a federation is to a server, and what a method hears of it.
+"""Receive the replies to a request: all at once, or folded into their mean one by one.
 
-Many replies to a server that needs their mean alone are taken in one by one, and none is kept. The mean then stands
-in the place of every reply: the server's arithmetic gives, to the bit, what it would have given.
+If a method is linear in its replies and there are many, each reply is added to a running mean and dropped. Each
+reply's body is then replaced by the mean. A weighted mean of equal trees is that tree, bit for bit, so averaging
+servers get the same result as with single replies.
 """
 
 from contextlib import nullcontext
 
-from .. import _memory, tree
+from .. import _memory, timer, tree
 from ..errors import FederationError
 from ..method import Method
-from ..server import Post, Reply, Request, by_size, uniform
-from ..timer import part
+from ..server import Envelope, Reply, Request, by_size, uniform
 from .gate import Gate, Verdict
 from .protocol import Federation, Streaming
 
-FROM = 16  # sites asked at once
-LARGE = 2**24  # bytes of what they are asked with, from which on room counts for more than the calls that save it
+MIN_CLIENTS = 16  # in one request, to fold replies
+LARGE = 2**24  # bytes of a request from which memory matters more than the calls that save it
 
 
-def heard(method: Method, request: Request, post: Post, federation: Federation, gate: Gate) -> Verdict:
-    """What a method may see of the answers to a request."""
-    weighed = request.kind == "train" and method.weighting in (by_size, uniform)
-    if not (method.sums and weighed and len(request.to) >= FROM and isinstance(federation, Streaming)):
-        answers = federation.ask(request, post)
-        with part("gate"):
-            return gate.admit(request, answers)
+def receive(method: Method, request: Request, envelope: Envelope, federation: Federation, gate: Gate) -> Verdict:
+    """Send a request and return what the gate admits of the replies."""
+    weighted = request.kind == "train" and method.weighting in (by_size, uniform)
+    foldable = method.linear_aggregation and weighted and len(request.to) >= MIN_CLIENTS
+    if not (foldable and isinstance(federation, Streaming)):
+        replies = federation.ask(request, envelope)
+        with timer.section("gate"):
+            return gate.admit(request, replies)
     with _memory.sparing() if tree.size(request.body) >= LARGE else nullcontext():
-        return _folded(method, request, post, federation, gate)
+        return _fold(method, request, envelope, federation, gate)
 
 
-def _folded(method: Method, request: Request, post: Post, federation: Streaming, gate: Gate) -> Verdict:
-    """The same, if all that the method needs is a mean."""
+def _fold(method: Method, request: Request, envelope: Envelope, federation: Streaming, gate: Gate) -> Verdict:
+    """Receive replies one by one; every admitted reply then holds the mean of all."""
     mean = tree.Mean(_memory.copied)
 
     def fold(reply: Reply) -> Reply:
@@ -39,12 +40,13 @@ def _folded(method: Method, request: Request, post: Post, federation: Streaming,
             _memory.give_back()
         return reply._replace(body={})
 
-    verdict = gate.admit(request, federation.stream(request, post), fold)
-    if len(verdict.replies) < mean.count:  # one was taken in before its peers showed that it is not to be believed
+    verdict = gate.admit(request, federation.stream(request, envelope), fold)
+    if len(verdict.replies) < mean.count:  # one was folded before its peers showed that it is implausible
         mean = tree.Mean(_memory.copied)
-        believed = request._replace(to=tuple(reply.client for reply in verdict.replies))
-        for client, answer in federation.stream(believed, post):  # the same answers: they depend on what is asked alone
-            if not isinstance(answer, Reply):
-                raise FederationError(f"{client} answered, but when it was asked again: {answer.reason}")
-            fold(answer)
+        admitted = request._replace(to=tuple(reply.client for reply in verdict.replies))
+        # a reply depends on the request alone, so the same replies come again
+        for client, reply in federation.stream(admitted, envelope):
+            if not isinstance(reply, Reply):
+                raise FederationError(f"{client} sent a valid reply, but failed when asked again: {reply.reason}")
+            fold(reply)
     return verdict._replace(replies=[reply._replace(body=mean.result) for reply in verdict.replies])

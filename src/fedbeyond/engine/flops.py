@@ -1,7 +1,7 @@
-"""How much sites compute: floating-point operations of their answers, by torch's own formulas.
+"""Count the floating-point operations that sites need for their replies, with torch's own formulas.
 
-torch's FlopCounterMode also keeps track of modules, which doubles the time of a round of small networks; this counts
-with its formulas alone, and hands every operation on as it came: results are the same to the bit.
+torch's FlopCounterMode also tracks modules, which doubles the time of a round with small networks. This counter uses
+its formulas only, and runs every operation unchanged: results are equal to the bit.
 """
 
 from collections import Counter
@@ -13,14 +13,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import tree
-from ..server import Failure, Post, Reply, Request
+from ..server import Envelope, Failure, Reply, Request
 
 aten = torch.ops.aten
 PRODUCTS = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution, aten.convolution_backward}
 
 
-class Tally(TorchDispatchMode):
-    """Counts multiplications and additions of matrix products, convolutions and attention; all else is free."""
+class FlopCounter(TorchDispatchMode):
+    """Counts multiplications and additions of matrix products, convolutions and attention, and nothing else."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -29,7 +29,7 @@ class Tally(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch's compiler, which takes seconds to import, is not at work here
+        return False  # without this, torch would import its compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -39,7 +39,7 @@ class Tally(TorchDispatchMode):
         return out
 
     def _count(self, formula: Any, func: Any, args: Any, kwargs: Any, out: Any) -> int:
-        """Of one operation; formulas take longer to work out than small products do: what goes by shapes is kept."""
+        """Count one operation; counts that depend on shapes alone are cached, as formulas are slow."""
         if kwargs or func._overloadpacket not in PRODUCTS:
             return int(formula(*args, **kwargs, out_val=out))
         key = (func, *(tuple(one) if isinstance(one, list) else getattr(one, "shape", one) for one in args))
@@ -48,33 +48,33 @@ class Tally(TorchDispatchMode):
         return self.known[key]
 
 
-class Engine(Protocol):
-    """A federation that can tell what its sites' answers took."""
+class Countable(Protocol):
+    """A federation that can count the operations of its sites' replies."""
 
     @property
     def clients(self) -> tuple[str, ...]: ...
 
-    def tallied(self, request: Request, post: Post) -> Iterator[tuple[str, Reply | Failure, int]]:
-        """The answers in the order of the request, and each one's operations."""
+    def ask_counting(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply | Failure, int]]:
+        """Yield the replies in the order of the request, each with its operations."""
 
 
-class Counting:
-    """A federation on this machine, with a count of what its sites computed and sent."""
+class CountingEngine:
+    """A local federation that counts what its sites compute and send."""
 
-    def __init__(self, federation: Engine) -> None:
+    def __init__(self, federation: Countable) -> None:
         self.federation = federation
         self.flops: Counter[str] = Counter()
-        self.sent: Counter[str] = Counter()  # numbers, of whatever kind
+        self.sent: Counter[str] = Counter()  # numbers in replies
 
     @property
     def clients(self) -> tuple[str, ...]:
         return self.federation.clients
 
-    def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]:
-        return dict(self.stream(request, post))
+    def ask(self, request: Request, envelope: Envelope) -> Mapping[str, Reply | Failure]:
+        return dict(self.stream(request, envelope))
 
-    def stream(self, request: Request, post: Post) -> Iterator[tuple[str, Reply | Failure]]:
-        for name, reply, flops in self.federation.tallied(request, post):
+    def stream(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply | Failure]]:
+        for name, reply, flops in self.federation.ask_counting(request, envelope):
             self.flops[name] += flops
             if isinstance(reply, Reply):
                 self.sent[name] += sum(leaf.numel() for leaf in tree.leaves(reply.body))

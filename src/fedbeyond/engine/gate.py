@@ -1,8 +1,8 @@
-"""What a reply must look like before a method may see it, and the ledger of what left each site.
+"""The gate checks every reply before a method sees it, and keeps the ledger of what left each site.
 
-A federation's averages are only as sound as its worst reply: one NaN, one wrong shape that broadcasts, one claim of
-a trillion samples and the model is gone. So nothing reaches a method but what the method declared, from who was
-asked, in numbers that are finite and of a plausible size; the rest is set aside with the site's name and the reason.
+One NaN, one wrong shape that broadcasts or one claim of a trillion samples would ruin an average. A method therefore
+sees only what it declared, from clients that were asked, in numbers that are finite and of a plausible size.
+Everything else is rejected, with the site's name and the reason.
 """
 
 import math
@@ -20,12 +20,12 @@ from ..method import Sends, Sent
 from ..server import MAX_WEIGHT, Failure, Reply, Request
 from ..tree import Tree
 
-# how many times the peers' median a size may be
+# factors by which a norm may differ from the median of the peers
 PARAMETERS_TIMES, OTHERS_TIMES, POSITIVE_TIMES = 10.0, 100.0, 1000.0
 
 
-class Left(NamedTuple):
-    """One line of the ledger: what left a site."""
+class LedgerEntry(NamedTuple):
+    """One entry of the ledger: something that left a site."""
 
     client: str
     request: str
@@ -35,65 +35,66 @@ class Left(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The replies a method may see, sorted by client; those set aside; and all that left, either way."""
+    """The admitted replies, sorted by client; the rejected ones; and the ledger of both."""
 
     replies: list[Reply]
-    aside: list[Failure]
-    ledger: list[Left]
+    rejected: list[Failure]
+    ledger: list[LedgerEntry]
 
 
-Answers = Mapping[str, Reply | Failure] | Iterator[tuple[str, Reply | Failure]]  # a stream is in the request's order
-Sizes = Mapping[str, tuple[float, float, float]]  # what it is of -> norm, and how far above and below peers it may be
+Answers = Mapping[str, Reply | Failure] | Iterator[tuple[str, Reply | Failure]]  # a stream has the order of the request
+Sizes = Mapping[str, tuple[float, float, float]]  # name -> norm, and how far above and below its peers it may be
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Admits the replies of sites that enrolled with a number of training images each."""
+    """Admits replies of enrolled sites that have the declared form, finite numbers and a plausible size."""
 
     sends: Sends
-    nets: Tree  # the shared networks at the start: what replies are compared with
-    enrolled: Mapping[str, int]
+    nets: Tree  # the shapes of the shared networks, which replies must have
+    enrolled: Mapping[str, int]  # the number of training images of each site
     quorum: int | None = None  # None: all but one of those asked, at least two; one if only one was asked
 
     def admit(
         self, request: Request, answers: Answers, keep: Callable[[Reply], Reply] = lambda reply: reply
     ) -> Verdict:
-        """Sort the answers, given by the client that was asked, into usable and not; `keep` says what stays of one."""
+        """Split replies, by the client that was asked, into admitted and rejected; `keep` reduces an admitted one."""
         declared = self.sends.get(request.kind, {})
         example = {name: sent.like(self.nets, request.body) for name, sent in declared.items()}
-        sound: dict[str, Reply] = {}
+        admitted: dict[str, Reply] = {}
         sizes: dict[str, Sizes] = {}
-        aside: list[Failure] = []
-        ledger: list[Left] = []
+        rejected: list[Failure] = []
+        ledger: list[LedgerEntry] = []
         if isinstance(answers, Mapping):
-            told = {client: Failure(client, "did not answer") for client in request.to} | {**answers}
-            answers = iter(sorted(told.items()))
-        for client, answer in answers:
-            if not isinstance(answer, Reply):
-                aside.append(answer if isinstance(answer, Failure) else Failure(client, "sent no reply"))
+            everybody = {client: Failure(client, "sent no reply") for client in request.to} | {**answers}
+            answers = iter(sorted(everybody.items()))
+        for client, reply in answers:
+            if not isinstance(reply, Reply):
+                rejected.append(reply if isinstance(reply, Failure) else Failure(client, "sent no reply"))
                 continue
-            ledger += self._entries(client, request.kind, answer)
-            reason = self._complaint(client, answer, request, example)
-            own = {} if reason else dict(_sizes(answer.body, declared))
-            if not all(math.isfinite(norm) for norm, _, _ in own.values()):
-                where = next(path for path, leaf in tree.flatten(answer.body).items() if not finite(leaf))
+            ledger += self._entries(client, request.kind, reply)
+            reason = self._fault(client, reply, request, example)
+            norms = {} if reason else dict(_norms(reply.body, declared))
+            if not all(math.isfinite(norm) for norm, _, _ in norms.values()):
+                where = next(path for path, leaf in tree.flatten(reply.body).items() if not finite(leaf))
                 reason = f"{where} has numbers that are not finite (did its training diverge? a smaller lr may help)"
             if reason:
-                aside.append(Failure(client, reason))
+                rejected.append(Failure(client, reason))
             else:
-                sizes[client], sound[client] = own, keep(answer)
-            del answer  # while the next one is made
+                sizes[client], admitted[client] = norms, keep(reply)
+            del reply  # frees its memory while the next one is computed
         for client, reason in _implausible(sizes):
-            aside.append(Failure(client, reason))
-            del sound[client]
-        self._require_quorum(request, len(sound), aside)
-        return Verdict(list(sound.values()), aside, ledger)
+            rejected.append(Failure(client, reason))
+            del admitted[client]
+        self._ensure_quorum(request, len(admitted), rejected)
+        return Verdict(list(admitted.values()), rejected, ledger)
 
-    def _complaint(self, client: str, reply: Reply, request: Request, example: Tree) -> str | None:
+    def _fault(self, client: str, reply: Reply, request: Request, example: Tree) -> str | None:
+        """Return why a reply cannot be used; None if it can."""
         if client not in request.to or client not in self.enrolled:
-            return "answered though it was not asked"
+            return "replied though it was not asked"
         if reply.client != client:
-            return f"answered in the name of {reply.client!r}"
+            return f"replied in the name of {reply.client!r}"
         if type(reply.weight) not in (int, float) or reply.weight != self.enrolled[client]:
             return f"claims {reply.weight!r} training images, enrolled with {self.enrolled[client]}"
         reason = next(_differences(reply.body, example, ""), None)
@@ -102,29 +103,29 @@ class Gate:
                 reason = f"{name} is not positive"
         return reason
 
-    def _entries(self, client: str, kind: str, reply: Reply) -> Iterator[Left]:
+    def _entries(self, client: str, kind: str, reply: Reply) -> Iterator[LedgerEntry]:
         declared = self.sends.get(kind, {})
         for name, part in reply.body.items() if isinstance(reply.body, dict) else [("body", reply.body)]:
             what = declared[name].kind if name in declared else "undeclared"
-            yield Left(client, kind, str(name), what, _bytes(part))
+            yield LedgerEntry(client, kind, str(name), what, _bytes(part))
 
-    def _require_quorum(self, request: Request, usable: int, aside: list[Failure]) -> None:
+    def _ensure_quorum(self, request: Request, usable: int, rejected: list[Failure]) -> None:
         asked = len(request.to)
         usual = self.quorum or (max(2, asked - 1) if asked > 1 else 1)
         needed = usual if request.quorum is None else request.quorum
         if usable < min(needed, asked):
-            told: dict[str, list[str]] = {}
-            for failure in aside:
-                told.setdefault(failure.reason, []).append(failure.client)
-            reasons = "; ".join(f"{', '.join(clients)}: {reason}" for reason, clients in told.items())
+            by_reason: dict[str, list[str]] = {}
+            for failure in rejected:
+                by_reason.setdefault(failure.reason, []).append(failure.client)
+            reasons = "; ".join(f"{', '.join(clients)}: {reason}" for reason, clients in by_reason.items())
             raise FederationError(
-                f"only {usable} of {asked} sites gave a usable answer to {request.kind!r}, "
-                f"{min(needed, asked)} are needed ({reasons}); mend the sites or lower train.quorum"
-            ) from next((failure.error for failure in aside if failure.error), None)
+                f"only {usable} of {asked} sites gave a valid reply to {request.kind!r}, "
+                f"{min(needed, asked)} are needed ({reasons}); fix the sites, or lower train.quorum"
+            ) from next((failure.error for failure in rejected if failure.error), None)
 
 
 def _bytes(node: Any) -> int:
-    """What any reply weighs, however wrong or deep it is."""
+    """Return the bytes of a reply, however malformed or deep it is."""
     total, todo = 0, [node]
     while todo:
         node = todo.pop()
@@ -136,7 +137,7 @@ def _bytes(node: Any) -> int:
 
 
 def _differences(given: Any, expected: Any, path: str) -> Iterator[str]:
-    """Where `given` is not a tree of the shape of `expected`."""
+    """Yield where `given` is not a tree of the shape of `expected`."""
     where = path.strip("/") or "the reply"
     if isinstance(expected, dict):
         if not isinstance(given, dict):
@@ -162,7 +163,7 @@ def _differences(given: Any, expected: Any, path: str) -> Iterator[str]:
 
 
 def _implausible(sizes: Mapping[str, Sizes]) -> list[tuple[str, str]]:
-    """The clients whose reply's size is far from that of their peers."""
+    """Return the clients whose norms differ too much from those of their peers, with the reason."""
     odd: dict[str, str] = {}
     for client, own in sizes.items() if len(sizes) > 1 else ():
         for group, (norm, above, below) in own.items():
@@ -172,10 +173,10 @@ def _implausible(sizes: Mapping[str, Sizes]) -> list[tuple[str, str]]:
     return list(odd.items())
 
 
-def _sizes(body: Tree, declared: Mapping[str, Sent]) -> Iterator[tuple[str, tuple[float, float, float]]]:
-    """Norms of what a reply holds, with how many times the peers' median they may be above and below it.
+def _norms(body: Tree, declared: Mapping[str, Sent]) -> Iterator[tuple[str, tuple[float, float, float]]]:
+    """Yield the norms of a reply, each with the factors by which it may be above and below the peers' median.
 
-    Sites train from one model, so parameters stay close; buffers and statistics differ more, and may well be small.
+    Sites train from one model, so parameters stay close; buffers and statistics differ more, and may be small.
     """
     for name, part in body.items():
         if declared[name].kind == "scalars":
@@ -188,12 +189,12 @@ def _sizes(body: Tree, declared: Mapping[str, Sent]) -> Iterator[tuple[str, tupl
 
 
 def finite(*leaves: Tensor) -> bool:
-    """Whether all numbers of tensors are finite, without a copy of them."""
+    """Return whether all numbers of tensors are finite, without copying them."""
     return math.isfinite(_norm_of(leaves))
 
 
 def _norm_of(leaves: Iterable[Tensor]) -> float:
-    """The norm of all floats together."""
+    """Return the norm of all floating-point tensors together."""
     floats = [leaf for leaf in leaves if leaf.is_floating_point()]
     if len({(leaf.dtype, leaf.device) for leaf in floats}) == 1:  # all at once
         norm = math.hypot(*torch.stack(torch._foreach_norm(floats)).tolist())
@@ -203,6 +204,6 @@ def _norm_of(leaves: Iterable[Tensor]) -> float:
 
 
 def _norm(leaf: Tensor) -> float:
-    """Finite if and only if all numbers are: where squares overflow, they are summed in doubles."""
+    """Return a norm that is finite if and only if all numbers are; squares that overflow are summed in double."""
     norm = float(torch.linalg.vector_norm(leaf))
     return norm if math.isfinite(norm) else float(torch.linalg.vector_norm(leaf, dtype=torch.float64))

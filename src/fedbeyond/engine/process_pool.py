@@ -1,7 +1,7 @@
-"""Processes that work for this one, as long as it lives: forked, so that they have all that it had; told by trees.
+"""A pool of forked worker processes; tensors in shared memory, metadata as JSON over a pipe.
 
-Trees go to and fro in memory that all of them see, notes about them in JSON. Nothing has a name that would outlive
-its process, nothing is turned into objects on arrival but tensors.
+Workers inherit everything that this process has loaded. The shared memory has no name in the file system, so nothing
+stays behind when a process dies. Only tensors and JSON are read.
 """
 
 import json
@@ -22,19 +22,20 @@ from ..errors import ConfigError, FederationError
 from ..tree import Tree
 
 Notes = dict[str, Any]
-Act = Callable[[Notes, Tree, Tree], tuple[Notes, Tree]]  # of a task's notes, what all are given, and its own tree
+# (a task's notes, the tree for all tasks, its own tree) -> (notes, tree)
+Act = Callable[[Notes, Tree, Tree], tuple[Notes, Tree]]
 ALIGNED = 64
 
 
-class Memory:
-    """A stretch of memory that this process and those forked from it share; it grows as need be."""
+class SharedMemory:
+    """Anonymous memory that this process shares with the processes forked from it; it grows as needed."""
 
     def __init__(self) -> None:
         self.number = os.memfd_create("fedbeyond")
         self.view: mmap.mmap | None = None
 
     def write(self, node: Tree) -> list[Any]:
-        """Put a tree there; where its leaves are, for who reads it."""
+        """Write a tree; return the places of its leaves, which `read` needs."""
         flat, places, end = tree.flatten(node), [], 0
         for name, leaf in flat.items():
             places.append([name, str(leaf.dtype).removeprefix("torch."), list(leaf.shape), end])
@@ -46,7 +47,7 @@ class Memory:
         return places
 
     def read(self, places: list[Any]) -> Tree:
-        """The tree that was put there, in place: it holds until another one is written."""
+        """Return the tree that was written, without a copy: it is valid until the next `write`."""
         return tree.unflatten({place[0]: leaf for place, leaf in zip(places, self._leaves(places), strict=True)})
 
     def _leaves(self, places: list[Any]) -> Iterator[Tensor]:
@@ -62,28 +63,30 @@ class Memory:
 
 
 class Worker(NamedTuple):
-    """A process, the pipe for notes to it, and what it reads from and writes to."""
+    """A process, the pipe to it, and the memory that it reads from and writes to."""
 
     process: Any
     pipe: Connection
-    down: Memory
-    up: Memory
+    down: SharedMemory
+    up: SharedMemory
 
 
-class Crew:
-    """`count` processes that each `act` on one task at a time, on a core of their own."""
+class ProcessPool:
+    """`count` processes that each `act` on one task at a time."""
 
     def __init__(self, act: Act, count: int, begin: Callable[[int], None] = lambda place: None) -> None:
         if sys.platform != "linux":
-            raise ConfigError("worker processes need Linux; leave out --workers, or play several runs with --jobs")
+            raise ConfigError(
+                "worker processes need Linux; leave out --workers, or use --jobs for several runs at a time"
+            )
         if torch.cuda.is_initialized():
             raise FederationError("worker processes must be started before this one uses the GPU")
-        self.common = Memory()
+        self.common = SharedMemory()
         self.workers: list[Worker] = []
         fork = get_context("fork")
         for place in range(count):
             ours, theirs = fork.Pipe()
-            down, up = Memory(), Memory()
+            down, up = SharedMemory(), SharedMemory()
             others = [ours, *(worker.pipe for worker in self.workers)]
             process = fork.Process(target=self._work, args=(act, begin, place, theirs, down, up, others), daemon=True)
             process.start()
@@ -96,32 +99,35 @@ class Crew:
         begin: Callable[[int], None],
         place: int,
         pipe: Connection,
-        down: Memory,
-        up: Memory,
+        down: SharedMemory,
+        up: SharedMemory,
         others: list[Connection],
     ) -> None:
-        """What a worker does until the pipe is closed: Ctrl-C is for who gives the tasks."""
+        """In a worker: act on tasks until the pipe is closed. Ctrl-C is handled by the parent."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for other in others:
-            other.close()  # or it would never hear that the others' end is gone
+            other.close()  # else it would not notice that the parent closed its end
         begin(place)
         while True:
             try:
-                told = json.loads(pipe.recv_bytes())
+                task = json.loads(pipe.recv_bytes())
             except (EOFError, OSError):
                 return
             try:
-                notes, result = act(told["notes"], self.common.read(told["common"]), down.read(told["own"]))
+                notes, result = act(task["notes"], self.common.read(task["common"]), down.read(task["own"]))
                 answer = {"notes": notes, "places": up.write(result)}
             except Exception as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
             try:
                 pipe.send_bytes(json.dumps(answer).encode())
             except OSError:
-                return  # nobody waits for it any more
+                return  # the parent is gone
 
-    def do(self, common: Tree, tasks: Iterable[tuple[Notes, Tree]]) -> Iterator[tuple[int, Notes | str, Tree]]:
-        """What becomes of each task, as they are done; a text says what went wrong. Read a tree before the next."""
+    def run(self, common: Tree, tasks: Iterable[tuple[Notes, Tree]]) -> Iterator[tuple[int, Notes | str, Tree]]:
+        """Yield number, notes and tree of each finished task; notes are the error text if it failed.
+
+        A tree is valid until the next one is yielded.
+        """
         places, todo = self.common.write(common), enumerate(tasks)
         doing: dict[Connection, int] = {}
         by_pipe = {worker.pipe: worker for worker in self.workers}
@@ -129,8 +135,8 @@ class Crew:
             for pipe, worker in by_pipe.items():
                 if pipe not in doing and (task := next(todo, None)):
                     doing[pipe], (notes, own) = task
-                    told = {"notes": notes, "common": places, "own": worker.down.write(own)}
-                    pipe.send_bytes(json.dumps(told).encode())
+                    message = {"notes": notes, "common": places, "own": worker.down.write(own)}
+                    pipe.send_bytes(json.dumps(message).encode())
             if not doing:
                 return
             for pipe in [pipe for pipe in wait(list(doing)) if isinstance(pipe, Connection)]:
@@ -139,7 +145,7 @@ class Crew:
                     answer = json.loads(pipe.recv_bytes())
                 except (EOFError, OSError):
                     raise FederationError(
-                        "a worker process died (was it out of memory?); give the same command again to go on"
+                        "a worker process died (out of memory?); give the same command again to resume"
                     ) from None
                 if "error" in answer:
                     yield number, answer["error"], {}

@@ -3,53 +3,72 @@
 from collections.abc import Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
-from ..server import Failure, Post, Reply, Request
+from ..server import Envelope, Failure, Reply, Request
 from ..tree import Tree
 
 
 class Federation(Protocol):
-    """Carries a request to the clients and brings back what each one asked answered, or why it did not."""
+    """Sends a request to clients and returns the reply of each, or the reason why there is none."""
 
     @property
     def clients(self) -> tuple[str, ...]: ...
 
-    def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]: ...
+    def ask(self, request: Request, envelope: Envelope) -> Mapping[str, Reply | Failure]: ...
 
 
 @runtime_checkable
 class Streaming(Protocol):
-    """A federation that can also hand over answers one by one."""
+    """A federation that can also return replies one by one, so that none has to be kept."""
 
-    def stream(self, request: Request, post: Post) -> Iterator[tuple[str, Reply | Failure]]:
-        """The answer of each client that is asked, in the order of the request."""
+    def stream(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply | Failure]]:
+        """Yield the reply of each client, in the order of the request."""
+
+
+class Counting(Federation, Protocol):
+    """A federation that counts what its sites compute and send."""
+
+    @property
+    def flops(self) -> Mapping[str, int]:
+        """The floating-point operations of each site."""
+
+    @property
+    def sent(self) -> Mapping[str, int]:
+        """The numbers in the replies of each site."""
 
 
 class Engine(Federation, Protocol):
-    """A federation on which whole runs are played: it also knows what its sites hold, here or elsewhere."""
+    """A federation that can run whole experiments: it also knows its sites and manages their private state."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the sites run on this machine: their operations can be counted, their state is in the checkpoint."""
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """How many images each site trains on."""
+        """The number of training images of each site."""
 
     @property
-    def kept(self) -> Mapping[str, int]:
-        """Bytes of private state at each site."""
+    def private_bytes(self) -> Mapping[str, int]:
+        """The bytes of private state at each site."""
 
     @property
-    def answered(self) -> Mapping[str, int]:
-        """How many different answers each site has given, where it counts them itself: under noise, each costs."""
+    def replies_counted(self) -> Mapping[str, int]:
+        """The number of different replies of each site, if sites count them: with dp, each one spends privacy."""
 
     def enrol(self) -> None:
-        """Begin a run: every site has the private state it starts with."""
+        """Start a run: give every site its initial private state."""
 
     def state(self) -> Tree:
-        """What a checkpoint has to hold of the sites; nothing if they keep it themselves."""
+        """Return the private states for a checkpoint; empty if the sites store their own."""
 
     def restore(self, saved: Tree) -> None:
-        """Go on from what a checkpoint held of them."""
+        """Restore the private states of a checkpoint."""
 
     def measure(self, request: Request, number: int) -> Mapping[str, Reply | Failure]:
-        """Ask sites for moments of a model after a round; it changes nothing that they keep."""
+        """Request moments of a model's BatchNorm layers after a round; private states do not change."""
+
+    def counting(self) -> "Counting | None":
+        """Return the same federation with a count of operations; None if the sites do not report them."""
 
     def close(self) -> None:
-        """Let go of what it needs only while a run goes on."""
+        """Release what is needed only while a run is running."""

@@ -1,10 +1,11 @@
 """Re-estimate the BatchNorm statistics of an aggregated model, layer by layer, over the sites of a federation.
 
-The mean of running statistics of models that were trained on different domains is wrong twice: the variance between the
-sites' means is missing, and the statistics belong to other weights than the averaged ones. Here each site measures
-the moments of the aggregated model's layers on a fixed sample of its own clean training images. They are combined by
-the law of total variance, and a layer is measured with the combined statistics in all layers before it. Only copies of
-the model that are evaluated, saved and exported carry these statistics: training never sees them.
+The mean of running statistics of models that were trained on different domains is wrong twice: the variance between
+the sites' means is missing, and the statistics belong to other weights than the averaged ones. Instead, each site
+computes the moments of the aggregated model's layers on a fixed sample of its own training images, without
+augmentation. They are combined by the law of total variance; a layer is measured after the layers before it have the
+combined statistics. Only copies of the model that are evaluated, saved and exported have these statistics. Training
+does not use them.
 """
 
 from collections import Counter
@@ -18,15 +19,15 @@ from .. import tree
 from ..classifier import write
 from ..errors import ConfigError
 from ..method import Method, Sent
-from ..networks.moments import Levels, Pass, levels, measured, tracked
+from ..networks.moments import Levels, Pass, levels, measure_layers, tracked_layers
 from ..server import Failure, Reply, Request
 from ..site import Site
 from ..tree import Tree
-from .gate import Answers, Gate, Left, finite
+from .gate import Answers, Gate, LedgerEntry, finite
 
-KIND = "statistics"  # of request
-MAX_WAITING = 2**31  # bytes of layers' inputs that suspended passes may hold; sites beyond begin anew for every level
-Measure = Callable[[Request, int], Answers]  # carry a request of a round to sites
+KIND = "statistics"  # the kind of request
+MAX_WAITING = 2**31  # bytes that suspended passes may hold; further sites start a new pass for every level
+Measure = Callable[[Request, int], Answers]  # send a request of a round to sites
 Models = Mapping[str, Tree]
 
 
@@ -38,29 +39,34 @@ def _like(nets: Tree, body: Tree) -> Tree:
 SENDS = {KIND: {"moments": Sent("statistics", _like)}}
 
 
-def is_measured(method: Method, net: nn.Module) -> bool:
-    """Whether a method's models are measured before they are evaluated; `ConfigError` if dp forbids that."""
-    if not method.reestimate or not tracked(net):
-        return False
+def is_reestimated(method: Method, net: nn.Module) -> bool:
+    """Return whether the BatchNorm statistics of a method's models are re-estimated before they are evaluated."""
+    return method.reestimate and bool(tracked_layers(net))
+
+
+def ensure_no_noise(method: Method) -> None:
+    """Raise `ConfigError` if a method promises privacy, which moments without noise would break."""
     if method.privacy:
         raise ConfigError(
             "train.batchnorm = 'reestimate' sends moments of a site's images, to which dp adds no noise; set "
             "train.batchnorm = 'average', or use a network without BatchNorm, as in convnet(norm=group)"
         )
-    return True
 
 
 def levels_of(method: Method, net: nn.Module, shape: Sequence[int]) -> Levels:
-    """The layers that a method's models are measured at before they are evaluated; none, if it does not want that."""
-    return levels(net, shape) if is_measured(method, net) else ()
+    """Return the layers to re-estimate, level by level; empty if there are none. `ConfigError` under dp."""
+    if not is_reestimated(method, net):
+        return ()
+    ensure_no_noise(method)
+    return levels(net, shape)
 
 
 def conversation(model: Tree, levels: Levels, weights: Mapping[str, float]) -> Generator[Request, list[Reply], Tree]:
-    """Ask those who have a weight for the moments of one level after the other; the model with the new statistics.
+    """Request the moments of one level after the other from the sites in `weights`; return the re-estimated model.
 
-    Who does not answer for one level is not asked for the next; the weights of the others are renormalised. If nobody
-    is left, or what they sent is too large to be combined, the model keeps the statistics that it has. The model is
-    sent once: sites keep it while levels remain.
+    A site that does not reply for one level is not asked for the next; the weights of the others are renormalised. If
+    no site is left, or the combined moments are not finite, the model keeps its statistics. The model is sent once:
+    sites keep it until the last level.
     """
     known, asked = Tree(), tuple(sorted(weights))
     for place, level in enumerate(levels):
@@ -79,7 +85,7 @@ def conversation(model: Tree, levels: Levels, weights: Mapping[str, float]) -> G
 
 
 def combined(moments: Sequence[Tree], weights: Sequence[float]) -> Tree:
-    """Combine the moments of several sites by the law of total variance: variances within, and between the means."""
+    """Combine the moments of several sites by the law of total variance: within sites, plus between their means."""
     total = sum(weights)
     shares = [weight / total for weight in weights] if total else [1 / len(weights)] * len(weights)
     means = [one["mean"].double() for one in moments]
@@ -92,7 +98,7 @@ def combined(moments: Sequence[Tree], weights: Sequence[float]) -> Tree:
 
 
 def with_statistics(model: Tree, known: Tree) -> Tree:
-    """The same model with other running statistics; parameters and counters are its own."""
+    """Return a model with other running statistics; parameters and counters stay."""
     fresh: dict[str, Tensor] = {}
     for name, statistics in known.items():
         fresh |= {f"{name}.running_mean": statistics["mean"], f"{name}.running_var": statistics["variance"]}
@@ -100,18 +106,18 @@ def with_statistics(model: Tree, known: Tree) -> Tree:
 
 
 class Outcome(NamedTuple):
-    """Models with re-estimated statistics, who did not answer, and what left and reached the sites."""
+    """Models with re-estimated statistics, rejected replies, and the bytes that left and reached the sites."""
 
     models: dict[str, Tree]
     rejected: list[Failure]
-    left: list[Left]
+    ledger: list[LedgerEntry]
     received: Counter[str]
 
 
 def reestimated(
     models: Models, levels: Levels, weights: Mapping[str, float], measure: Measure, gate: Gate, number: int
 ) -> Outcome:
-    """Re-estimate the statistics of models after a round; of a site's own model, from that site's moments alone."""
+    """Re-estimate the statistics of models after a round; those of a site's own model from that site alone."""
     outcome = Outcome({}, [], [], Counter())
     gate = Gate(SENDS, gate.nets, gate.enrolled, gate.quorum)
     for name, model in models.items():
@@ -120,8 +126,8 @@ def reestimated(
         request = next(talk)
         while name not in outcome.models:
             verdict = gate.admit(request, measure(request, number))
-            outcome.rejected.extend(verdict.aside)
-            outcome.left.extend(verdict.ledger)
+            outcome.rejected.extend(verdict.rejected)
+            outcome.ledger.extend(verdict.ledger)
             outcome.received.update(dict.fromkeys(request.to, tree.size(request.body)))
             try:
                 request = talk.send(verdict.replies)
@@ -134,22 +140,22 @@ def reestimated(
 
 
 def moments_of(site: Site, model: Tree, request: Request) -> Reply:
-    """A site's answer to one level, in a pass of its own through the model."""
+    """Return a site's reply for one level, computed in one forward pass."""
     body = request.body
     net = write(site.nets["model"], model)
-    found = measured(net, site.clean(), tree.to(site.device, body["known"]), list(body["wanted"]))
+    found = measure_layers(net, site.clean(), tree.to(site.device, body["known"]), list(body["wanted"]))
     return Reply(site.name, {"moments": tree.to("cpu", found)}, site.size)
 
 
 class SuspendedPasses:
-    """Sites of one process, whose forward passes wait between levels: a model is measured in one pass a site."""
+    """The forward passes of sites in one process, suspended between levels: one pass per site and model."""
 
     def __init__(self, sites: Mapping[str, Site]) -> None:
         self.sites, self.model = sites, Tree()
         self.waiting: dict[str, Pass] = {}
 
     def measure(self, request: Request, number: int) -> dict[str, Reply | Failure]:
-        """The answer of each site that is asked, or why there is none."""
+        """Return the reply of each requested site, or why there is none."""
         if "model" in request.body:
             self.close()
             self.model = request.body["model"]
@@ -157,14 +163,14 @@ class SuspendedPasses:
         for name in request.to:
             try:
                 answers[name] = self._answer(self.sites[name], request)
-            except Exception as error:  # a site that fails is a site that does not answer, as over a network
+            except Exception as error:  # a site that raises gives no reply, as over a network
                 answers[name] = Failure(name, f"{type(error).__name__}: {error}", error)
         if not request.body["remaining"]:
             self.close()
         return answers
 
     def close(self) -> None:
-        """Leave passes that wait where they are."""
+        """End suspended passes."""
         for one in self.waiting.values():
             one.close()
         self.waiting, self.model = {}, {}
@@ -174,7 +180,7 @@ class SuspendedPasses:
         one = self.waiting.get(site.name)
         if one is None and not known and sum(other.bytes for other in self.waiting.values()) < MAX_WAITING:
             one = self.waiting[site.name] = Pass(write(site.nets["model"], self.model), site.clean())
-        if one is None or len(wanted) > 1:  # the other layers of a level lie behind some that are not yet known
+        if one is None or len(wanted) > 1:  # the other layers of this level come after layers that are not yet known
             return moments_of(site, self.model, request)
         name, found = one.advance(tree.to(site.device, known))
         if [name] != wanted:

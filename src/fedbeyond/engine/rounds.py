@@ -1,69 +1,66 @@
-"""The engine: `play` carries one round's conversation, over whoever can carry a request to the clients."""
+"""Run one round: send each request of the server's generator to the clients, and its replies back to the generator."""
 
 from collections import Counter
 from typing import Any
 
 import torch
 
-from .. import tree
+from .. import timer, tree
 from ..errors import FederationError
 from ..method import Method
-from ..server import Post, Reply, Request, Round
+from ..server import Envelope, Reply, Request, Round
 from ..site import derive
-from ..timer import part
 from ..tree import Tree
-from .aggregation import heard
+from .aggregation import receive
 from .gate import Gate, finite
 from .protocol import Federation
 
 
-def start(method: Method, clients: tuple[str, ...], shared: Tree) -> Tree:
-    """The state of a run before its first round, from the trees of the networks that the server holds."""
+def start(method: Method, clients: tuple[str, ...], models: Tree) -> Tree:
+    """Return the state of a run before its first round, given the models that the server starts with."""
     return {
-        "server": method.server.init(shared),
+        "server": method.server.init(models),
         "weighting": method.weighting.init(clients) if method.weighting else {},
-        "post": {"ticket": torch.tensor(0), "accepted": {}, "asked": {}},
+        "exchange": {"ticket": torch.tensor(0), "accepted": {}, "asked": {}},
     }
 
 
 def play(method: Method, state: Tree, now: Round, federation: Federation, gate: Gate) -> tuple[Tree, Tree]:
-    """One round: carry each request to the clients, weigh what comes back; the next state, and what happened."""
-    conversation, memory, post = method.server.round(state["server"], now), state["weighting"], state["post"]
-    minutes: dict[str, Any] = {"weights": {}, "aside": [], "left": [], "down": Counter()}
+    """Run one round; return the next state and the round log."""
+    conversation, memory, exchange = method.server.round(state["server"], now), state["weighting"], state["exchange"]
+    round_log: dict[str, Any] = {"weights": {}, "rejected": [], "ledger": [], "bytes_down": Counter()}
     request = next(conversation)
     while True:
-        accepted = {client: int(ticket) for client, ticket in post["accepted"].items()}
-        sent = Post(now.number, int(post["ticket"]), accepted, now.run)
-        replies, aside, left = heard(method, request, sent, federation, gate)
+        accepted = {client: int(ticket) for client, ticket in exchange["accepted"].items()}
+        envelope = Envelope(now.number, int(exchange["ticket"]), accepted, now.run)
+        replies, rejected, ledger = receive(method, request, envelope, federation, gate)
         if request.kind == "train" and method.weighting:
             weights, memory = method.weighting.update(replies, memory, now)
             replies = [r._replace(weight=float(w)) for r, w in zip(replies, weights, strict=True)]
             total = sum(weights)
-            minutes["weights"] = {reply.client: reply.weight / total for reply in replies}
-        minutes["aside"] += [{"site": f.client, "request": request.kind, "reason": f.reason} for f in aside]
-        minutes["left"] += left
-        minutes["down"].update(dict.fromkeys(request.to, tree.size(request.body)))
-        post = after(post, request, replies)
+            round_log["weights"] = {reply.client: reply.weight / total for reply in replies}
+        round_log["rejected"] += [{"site": f.client, "request": request.kind, "reason": f.reason} for f in rejected]
+        round_log["ledger"] += ledger
+        round_log["bytes_down"].update(dict.fromkeys(request.to, tree.size(request.body)))
+        exchange = advance(exchange, request, replies)
         try:
-            with part("server"):
+            with timer.section("server"):
                 request = conversation.send(replies)
         except StopIteration as end:
             if not finite(*tree.leaves(end.value)):
-                raise FederationError(
-                    "the mean of usable replies is not finite; this is a fault of the method"
-                ) from None
-            return {"server": end.value, "weighting": memory, "post": post}, minutes
+                raise FederationError("the aggregate of valid replies is not finite: a fault of the method") from None
+            return {"server": end.value, "weighting": memory, "exchange": exchange}, round_log
 
 
-def after(post: Tree, request: Request, replies: list[Reply]) -> Tree:
-    """What is known of the exchanges once one is over: whose reply counts, and how often each site was asked."""
-    fresh, before = {reply.client: post["ticket"] for reply in replies}, post.get("asked", {})
+def advance(exchange: Tree, request: Request, replies: list[Reply]) -> Tree:
+    """Return the exchange counters after a request: the accepted tickets, and how often each site was asked."""
+    accepted, before = {reply.client: exchange["ticket"] for reply in replies}, exchange.get("asked", {})
     asked = {client: before.get(client, 0) + torch.tensor(1) for client in request.to}
-    return {"ticket": post["ticket"] + 1, "accepted": post["accepted"] | fresh, "asked": before | asked}
+    return {"ticket": exchange["ticket"] + 1, "accepted": exchange["accepted"] | accepted, "asked": before | asked}
 
 
 def participants(clients: tuple[str, ...], count: int | None, seed: int, number: int) -> tuple[str, ...]:
-    """Who takes part in a round: all, or `count` of them drawn for this round alone."""
+    """Return the clients of a round: all of them, or `count` drawn for this round."""
     if not count or count >= len(clients):
         return clients
     rng = torch.Generator().manual_seed(derive(seed, number, "participants"))

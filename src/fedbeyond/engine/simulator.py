@@ -1,26 +1,40 @@
-"""An engine in one process."""
+"""The simulator: an engine whose sites run one after the other in this process."""
 
 from collections.abc import Iterator
 
-from ..client import Client, answer, enrol, rested, weight
-from ..server import Failure, Post, Reply, Request
+from ..client import Client, answer, enrol, private_bytes, without_rollback
+from ..server import Envelope, Failure, Reply, Request
 from ..site import Site
 from ..tree import Tree
-from .flops import Tally
+from .flops import CountingEngine, FlopCounter
 from .reestimation import SuspendedPasses
 
 
 class Simulator:
-    """A federation in one process: its sites take turns with the same networks."""
+    """An engine in one process; its sites share the same networks."""
+
+    is_local = True
 
     def __init__(self, client: Client, sites: list[Site]) -> None:
         self.client, self.sites = client, {site.name: site for site in sorted(sites, key=lambda s: s.name)}
         self.passes = SuspendedPasses(self.sites)
-        self.enrol()
+        self._states: dict[str, Tree] | None = None
+
+    @property
+    def client_states(self) -> dict[str, Tree]:
+        """The private state of each site; sites are enrolled when it is first used."""
+        if self._states is None:
+            self.enrol()
+        assert self._states is not None
+        return self._states
+
+    @client_states.setter
+    def client_states(self, states: dict[str, Tree]) -> None:
+        self._states = states
 
     def enrol(self) -> None:
-        """Give every site the private state it starts with."""
-        self.slots = {name: enrol(self.client, site) for name, site in self.sites.items()}
+        """Give every site its initial private state."""
+        self._states = {name: enrol(self.client, site) for name, site in self.sites.items()}
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -31,42 +45,46 @@ class Simulator:
         return {name: site.size for name, site in self.sites.items()}
 
     @property
-    def kept(self) -> dict[str, int]:
-        return {name: weight(slots) for name, slots in self.slots.items()}
+    def private_bytes(self) -> dict[str, int]:
+        return {name: private_bytes(state) for name, state in self.client_states.items()}
 
     @property
-    def answered(self) -> dict[str, int]:
+    def replies_counted(self) -> dict[str, int]:
         return {}
 
     def state(self) -> Tree:
-        return {name: rested(slots) for name, slots in self.slots.items()}
+        return {name: without_rollback(state) for name, state in self.client_states.items()}
 
     def restore(self, saved: Tree) -> None:
-        self.slots = saved
+        self._states = saved
 
     def measure(self, request: Request, number: int) -> dict[str, Reply | Failure]:
         return self.passes.measure(request, number)
 
+    def counting(self) -> CountingEngine:
+        return CountingEngine(self)
+
     def close(self) -> None:
         self.passes.close()
 
-    def ask(self, request: Request, post: Post) -> dict[str, Reply | Failure]:
-        return dict(self.stream(request, post))
+    def ask(self, request: Request, envelope: Envelope) -> dict[str, Reply | Failure]:
+        return dict(self.stream(request, envelope))
 
-    def stream(self, request: Request, post: Post) -> Iterator[tuple[str, Reply | Failure]]:
-        """Answers one by one, for who keeps none of them."""
-        return ((name, self._answer(name, request, post)) for name in request.to)
+    def stream(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply | Failure]]:
+        """Yield replies one by one, so that the caller need not keep them."""
+        return ((name, self._answer(name, request, envelope)) for name in request.to)
 
-    def tallied(self, request: Request, post: Post) -> Iterator[tuple[str, Reply | Failure, int]]:
-        """Answers one by one, with what each took."""
+    def ask_counting(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply | Failure, int]]:
+        """Yield replies one by one, each with the operations that it took."""
         for name in request.to:
-            with Tally() as tally:
-                found = self._answer(name, request, post)
-            yield name, found, tally.total
+            with FlopCounter() as counter:
+                reply = self._answer(name, request, envelope)
+            yield name, reply, counter.total
 
-    def _answer(self, name: str, request: Request, post: Post) -> Reply | Failure:
+    def _answer(self, name: str, request: Request, envelope: Envelope) -> Reply | Failure:
+        states = self.client_states
         try:
-            reply, self.slots[name] = answer(self.client, self.sites[name], self.slots[name], request, post)
-        except Exception as error:  # a site that fails is a site that does not answer, as over a network
+            reply, states[name] = answer(self.client, self.sites[name], states[name], request, envelope)
+        except Exception as error:  # a site that raises gives no reply, as over a network
             return Failure(name, f"{type(error).__name__}: {error}", error)
         return reply

@@ -1,7 +1,7 @@
-"""A federation in several processes of this machine: the simulator's sites, answered for by a crew.
+"""An engine that runs the simulator's sites in several processes of this machine.
 
-An answer depends on the site, what it kept and what it is asked, and on nothing else; so it does not matter which
-process gives it, and results are those of the simulator, bit for bit, where that too has one thread.
+A reply depends only on the site, its private state and the request, so it does not matter which process computes it.
+Results are equal to those of the simulator with one thread, bit for bit.
 """
 
 import os
@@ -15,19 +15,19 @@ from .. import tree
 from ..classifier import Networks
 from ..client import Client, answer
 from ..errors import FederationError
-from ..evaluation.evaluators import Judgement, Judges, Models, Splits, measured, together
-from ..server import Failure, Post, Reply, Request
+from ..evaluation.evaluators import Evaluation, Evaluator, Models, Splits, collect, evaluate_at_site
+from ..server import Envelope, Failure, Reply, Request
 from ..site import Site
 from ..tree import Tree
-from .flops import Tally
-from .process_pool import Crew, Notes
+from .flops import CountingEngine, FlopCounter
+from .process_pool import Notes, ProcessPool
 from .simulator import Simulator
 
-Answered = tuple[str, Reply | Failure, int]  # who, what, and how many operations it took
+Answered = tuple[str, Reply | Failure, int]  # the client, its reply, and the operations it took
 
 
 def in_order(answers: Iterator[Answered], names: Sequence[str]) -> Iterator[Answered]:
-    """Answers as they were asked for, however they come."""
+    """Yield replies in the order of `names`, in whatever order they arrive."""
     early: dict[str, Answered] = {}
     for name in names:
         while name not in early:
@@ -37,26 +37,28 @@ def in_order(answers: Iterator[Answered], names: Sequence[str]) -> Iterator[Answ
 
 
 class Workers:
-    """An engine whose sites answer in `count` processes of one thread, each with a core or a GPU of its own."""
+    """An engine with `count` worker processes of one thread, each on a core or GPU of its own."""
+
+    is_local = True
 
     def __init__(
         self, client: Client, sites: list[Site], count: int, splits: Splits | None = None, device: str = "cpu"
     ) -> None:
         self.here, self.count, self.splits, self.device = Simulator(client, sites), count, splits or {}, device
         self.nets: Networks = sites[0].nets
-        self._crew: Crew | None = None
+        self._pool: ProcessPool | None = None
 
     clients = property(lambda self: self.here.clients)
     sizes = property(lambda self: self.here.sizes)
-    kept = property(lambda self: self.here.kept)
-    answered = property(lambda self: self.here.answered)
+    private_bytes = property(lambda self: self.here.private_bytes)
+    replies_counted = property(lambda self: self.here.replies_counted)
 
     @property
-    def crew(self) -> Crew:
-        """The processes, started when there is first something for them to do."""
-        if self._crew is None:
-            self._crew = Crew(self._act, self.count, self._begin)
-        return self._crew
+    def pool(self) -> ProcessPool:
+        """The worker processes, started when they are first used."""
+        if self._pool is None:
+            self._pool = ProcessPool(self._act, self.count, self._begin)
+        return self._pool
 
     def enrol(self) -> None:
         self.here.enrol()
@@ -67,66 +69,70 @@ class Workers:
     def restore(self, saved: Tree) -> None:
         self.here.restore(saved)
 
-    def ask(self, request: Request, post: Post) -> dict[str, Reply | Failure]:
-        """Whoever is free answers for the largest site that is left: the last to end is then a small one."""
+    def ask(self, request: Request, envelope: Envelope) -> dict[str, Reply | Failure]:
+        """Give the largest remaining site to the next free worker, so that the last one to finish is small."""
         sizes = self.here.sizes
         order = sorted(request.to, key=lambda name: (-sizes.get(name, 0), name))
-        answers = {name: found for name, found, _ in self._spread(request, post, order)}
+        answers = {name: found for name, found, _ in self._spread(request, envelope, order)}
         return {name: answers[name] for name in request.to}
 
-    def stream(self, request: Request, post: Post) -> Iterator[tuple[str, Reply | Failure]]:
-        """Answers one by one, few of them waiting for one before them."""
-        return ((name, found) for name, found, _ in in_order(self._spread(request, post, request.to), request.to))
+    def stream(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply | Failure]]:
+        """Yield replies one by one, in the order of the request."""
+        return ((name, found) for name, found, _ in in_order(self._spread(request, envelope, request.to), request.to))
 
-    def tallied(self, request: Request, post: Post) -> Iterator[tuple[str, Reply | Failure, int]]:
-        """Answers one by one, with what each took."""
-        return in_order(self._spread(request, post, request.to, count=True), request.to)
+    def ask_counting(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply | Failure, int]]:
+        """Yield replies one by one, each with the operations that it took."""
+        return in_order(self._spread(request, envelope, request.to, count=True), request.to)
 
-    def _spread(self, request: Request, post: Post, order: Sequence[str], count: bool = False) -> Iterator[Answered]:
-        """Answers as they come; each is asked for when somebody is free."""
-        slots = self.here.slots
-        told = {"do": "answer", "kind": request.kind, "round": post.round, "ticket": post.ticket, "run": post.run}
+    def _spread(
+        self, request: Request, envelope: Envelope, order: Sequence[str], count: bool = False
+    ) -> Iterator[Answered]:
+        """Yield replies as they arrive; each site is given to the next free worker."""
+        client_states = self.here.client_states
+        common = {"do": "answer", "kind": request.kind, "count": count}
         tasks = (
-            (told | {"site": name, "accepted": post.to(name).accepted, "count": count}, slots.get(name, {}))
-            for name in order
+            (common | {"site": name, "envelope": envelope.to_dict(name)}, client_states.get(name, {})) for name in order
         )
-        for number, notes, found in self.crew.do(request.body, tasks):
+        for number, notes, result in self.pool.run(request.body, tasks):
             name = order[number]
             if isinstance(notes, str):
                 yield name, Failure(name, notes), 0
                 continue
-            found = tree.map(torch.clone, found)
-            slots[name] = found["slots"]
-            yield name, Reply(notes["client"], found["body"], notes["weight"]), notes["flops"]
+            result = tree.map(torch.clone, result)
+            client_states[name] = result["state"]
+            yield name, Reply(notes["client"], result["body"], notes["weight"]), notes["flops"]
 
     def measure(self, request: Request, number: int) -> dict[str, Reply | Failure]:
-        """Measured in this process, on one core: one pass a site, which could not wait in a process shared by many."""
+        """Measure in this process: a forward pass that is suspended between layers cannot wait in a shared worker."""
         return self.here.measure(request, number)
 
-    def judges(self, homes: Mapping[str, str]) -> Judges:
-        """Judges who share out what there is to look at."""
+    def evaluator(self, client_domains: Mapping[str, str]) -> Evaluator:
+        """Return an evaluator that distributes the splits over the workers."""
 
-        def judge(models: Models, number: int) -> Judgement:
+        def evaluate(models: Models, number: int) -> Evaluation:
             order = sorted(self.splits, key=lambda name: -sum(len(split[1]) for split in self.splits[name].values()))
-            tasks: list[tuple[Notes, Tree]] = [({"do": "judge", "site": name}, {}) for name in order]
-            found: dict[str, Any] = {}
-            for number, notes, _ in self.crew.do(dict(models), tasks):
+            tasks: list[tuple[Notes, Tree]] = [({"do": "evaluate", "site": name}, {}) for name in order]
+            scores: dict[str, Any] = {}
+            for number, notes, _ in self.pool.run(dict(models), tasks):
                 if isinstance(notes, str):
-                    raise FederationError(f"the model cannot be judged on {order[number]}: {notes}")
-                found[order[number]] = notes["scores"]
-            return together(found, self.splits, homes)
+                    raise FederationError(f"the model cannot be evaluated on {order[number]}: {notes}")
+                scores[order[number]] = notes["scores"]
+            return collect(scores, self.splits, client_domains)
 
-        return judge
+        return evaluate
+
+    def counting(self) -> CountingEngine:
+        return CountingEngine(self)
 
     def close(self) -> None:
-        """End the processes; more work would start others."""
-        if self._crew:
-            self._crew.close()
-        self._crew = None
+        """End the processes; further work starts new ones."""
+        if self._pool:
+            self._pool.close()
+        self._pool = None
         self.here.close()
 
     def _begin(self, place: int) -> None:
-        """In a worker, before its first task: each has a core of its own, if there are enough, or a GPU."""
+        """In a worker, before its first task: use one core, if there are enough, or one GPU."""
         torch.set_num_threads(1)
         cores = sorted(os.sched_getaffinity(0))
         if self.count <= len(cores):
@@ -139,14 +145,14 @@ class Workers:
                 site.device = device
 
     def _act(self, notes: Notes, common: Tree, own: Tree) -> tuple[Notes, Tree]:
-        """In a worker: answer a request, or judge a model."""
+        """In a worker: answer a request, or evaluate models."""
         name = notes["site"]
-        if notes["do"] == "judge":
-            return {"scores": measured(self.nets["model"], common, name, self.splits[name])}, {}
+        if notes["do"] == "evaluate":
+            return {"scores": evaluate_at_site(self.nets["model"], common, name, self.splits[name])}, {}
         site = self.here.sites[name]
         request = Request(notes["kind"], common, (name,))
-        post = Post(notes["round"], notes["ticket"], notes["accepted"], notes["run"])
-        with Tally() if notes["count"] else nullcontext() as tally:
-            reply, slots = answer(self.here.client, site, own, request, post)
-        told = {"client": reply.client, "weight": reply.weight, "flops": tally.total if tally else 0}
-        return told, {"body": reply.body, "slots": slots}
+        envelope = Envelope.from_dict(notes["envelope"])
+        with FlopCounter() if notes["count"] else nullcontext() as counter:
+            reply, client_state = answer(self.here.client, site, own, request, envelope)
+        answered = {"client": reply.client, "weight": reply.weight, "flops": counter.total if counter else 0}
+        return answered, {"body": reply.body, "state": client_state}

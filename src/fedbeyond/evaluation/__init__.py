@@ -1,1 +1,1 @@
-"""Metrics of models, who computes them, model selection, and warnings about misleading results."""
+"""Metrics of models, evaluators, model selection, and warnings about misleading results."""

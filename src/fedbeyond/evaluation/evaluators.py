@@ -1,6 +1,6 @@
-"""Who judges the global model, and what a line says of it: sites on what they keep apart, guests on all they have.
+"""Evaluate the global model: sites on their held-out samples, guests on all of theirs.
 
-The same functions measure here and on machines elsewhere, so that lines are equal wherever images are.
+The simulator and remote sites use the same functions, so result lines are equal wherever the images are.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,60 +11,61 @@ from torch import nn
 from ..images import Split
 from ..server import Failure
 from ..tree import Tree
-from .metrics import on_average
+from .metrics import evaluate_models
 
-Models = Mapping[str, Tree]  # one, or one of each client: then the mean of their measures is meant
+Models = Mapping[str, Tree]  # one model, or one per client: then the mean of their scores is reported
 
 
-class Judgement(NamedTuple):
-    """How good the models are wherever somebody looked, and who should have looked but did not."""
+class Evaluation(NamedTuple):
+    """The scores of the models by client or unseen domain, and the clients whose evaluation failed."""
 
     scores: dict[str, Any]
-    aside: list[Failure]
+    rejected: list[Failure]
 
 
-Judges = Callable[[Models, int], Judgement]  # of models after a round
+Evaluator = Callable[[Models, int], Evaluation]  # (models, round) -> evaluation
 
 
-def measured(net: nn.Module, models: Models, name: str, splits: Mapping[str, Split]) -> dict[str, Any]:
-    """What a site measures on its splits; its in-domain test is of its own model alone, where it has one."""
-    every, scores = list(models.values()), {}
+def evaluate_at_site(net: nn.Module, models: Models, name: str, splits: Mapping[str, Split]) -> dict[str, Any]:
+    """Evaluate models on a site's splits; the in-domain test uses only the site's own model, if there is one."""
+    all_models, scores = list(models.values()), {}
     for part, split in splits.items():
-        own = part == "own_test" and name in models
-        scores[part] = on_average(net, [models[name]] if own else every, split)
+        personal = part == "local_test" and name in models
+        scores[part] = evaluate_models(net, [models[name]] if personal else all_models, split)
     return scores
 
 
-def of_a_client(found: Mapping[str, Any], name: str, home: str, images: Mapping[str, int]) -> dict[str, Any]:
-    """Describe a client in a result line: its scores and number of validation images; its domain if it shares one."""
+def client_entry(scores: Mapping[str, Any], name: str, home: str, images: Mapping[str, int]) -> dict[str, Any]:
+    """Return a client's entry of a result line: scores, number of validation images, and its domain if shared."""
     several = home != name
-    scores = {"val": found["val"], "images": images["val"]} | ({"domain": home} if several else {})
-    if "own_test" in found:
-        scores |= {"own_test": found["own_test"]} | ({"own_images": images["own_test"]} if several else {})
-    return scores
+    entry = {"val": scores["val"], "images": images["val"]} | ({"domain": home} if several else {})
+    if "local_test" in scores:
+        entry |= {"local_test": scores["local_test"]}
+        entry |= {"local_test_images": images["local_test"]} if several else {}
+    return entry
 
 
-Splits = Mapping[str, Mapping[str, Split]]  # by who judges, by part
+Splits = Mapping[str, Mapping[str, Split]]  # client or unseen domain -> part -> split
 
 
-def judged(vals: Mapping[str, Split], tests: Mapping[str, Split], owns: Mapping[str, Split]) -> Splits:
-    """What there is to judge models on, where everybody's images are here."""
-    clients = {name: {"val": val} | ({"own_test": owns[name]} if name in owns else {}) for name, val in vals.items()}
+def evaluation_splits(vals: Mapping[str, Split], tests: Mapping[str, Split], owns: Mapping[str, Split]) -> Splits:
+    """Return the splits to evaluate models on, if all images are on this computer."""
+    clients = {name: {"val": val} | ({"local_test": owns[name]} if name in owns else {}) for name, val in vals.items()}
     return clients | {name: {"test": test} for name, test in tests.items()}
 
 
-def together(found: Mapping[str, dict[str, Any]], splits: Splits, homes: Mapping[str, str]) -> Judgement:
-    """What all have found, as a line says it."""
-    scores = {}
+def collect(scores: Mapping[str, dict[str, Any]], splits: Splits, client_domains: Mapping[str, str]) -> Evaluation:
+    """Collect the scores of all clients and unseen domains as entries of a result line."""
+    entries = {}
     for name, parts in splits.items():
         images = {part: len(split[1]) for part, split in parts.items()}
-        own = "val" in parts
-        scores[name] = of_a_client(found[name], name, homes[name], images) if own else found[name]
-    return Judgement(scores, [])
+        is_client = "val" in parts
+        entries[name] = client_entry(scores[name], name, client_domains[name], images) if is_client else scores[name]
+    return Evaluation(entries, [])
 
 
-def judges_here(net: nn.Module, splits: Splits, homes: Mapping[str, str]) -> Judges:
-    """Judges that have everybody's images before them."""
-    return lambda models, number: together(
-        {name: measured(net, models, name, parts) for name, parts in splits.items()}, splits, homes
+def local_evaluator(net: nn.Module, splits: Splits, client_domains: Mapping[str, str]) -> Evaluator:
+    """Return an evaluator for splits that are on this computer."""
+    return lambda models, number: collect(
+        {name: evaluate_at_site(net, models, name, parts) for name, parts in splits.items()}, splits, client_domains
     )

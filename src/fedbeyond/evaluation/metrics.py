@@ -1,4 +1,4 @@
-"""How good a model is: metrics of a network on a split."""
+"""Metrics of a network on a split."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,79 +6,79 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..classifier import mean_loss, scores, write
+from ..classifier import logits, mean_loss, write
 from ..images import Split
 from ..tree import Tree
 
-BINS = 15  # of confidence, for the calibration error
-MOST_CLASSES = 16  # whose confusion is kept with every result
+BINS = 15  # bins of confidence for the calibration error
+MAX_CONFUSION_CLASSES = 16  # with more classes, results hold no confusion matrix
 
 
 def evaluate(net: nn.Module, split: Split) -> dict[str, Any]:
-    """All that a result line says of a model on a split; shares between 0 and 1."""
+    """Compute all metrics of a result line for a model on a split; rates are between 0 and 1."""
     images, labels = split
-    said = scores(net, images)
-    return {"loss": mean_loss(said, labels).item()} | judge(said.softmax(1), labels)
+    outputs = logits(net, images)
+    return {"loss": mean_loss(outputs, labels).item()} | classification_metrics(outputs.softmax(1), labels)
 
 
-def on_average(net: nn.Module, models: Sequence[Tree], split: Split) -> dict[str, Any]:
-    """What a result line says of models on a split; of several, the mean."""
-    found = [evaluate(write(net, model), split) for model in models]
-    return found[0] if len(found) == 1 else {key: _middle([one.get(key) for one in found]) for key in found[0]}
+def evaluate_models(net: nn.Module, models: Sequence[Tree], split: Split) -> dict[str, Any]:
+    """Compute all metrics of a result line on a split; for several models, their mean."""
+    metrics = [evaluate(write(net, model), split) for model in models]
+    return metrics[0] if len(metrics) == 1 else {key: _mean([m.get(key) for m in metrics]) for key in metrics[0]}
 
 
-def _middle(values: list[Any]) -> Any:
-    """The mean of numbers, or of lists of them, place by place; none where one is missing."""
+def _mean(values: list[Any]) -> Any:
+    """Return the mean of numbers, or of lists element by element; None where a value is missing."""
     if isinstance(values[0], list):
-        return [_middle(list(each)) for each in zip(*values, strict=True)]
+        return [_mean(list(elements)) for elements in zip(*values, strict=True)]
     return None if None in values else sum(values) / len(values)
 
 
-def judge(chances: Tensor, labels: Tensor) -> dict[str, Any]:
-    """How good predicted chances (image x class) are, whichever classes there are images of.
+def classification_metrics(probabilities: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Compute metrics of predicted probabilities (image x class); classes may be without images.
 
-    AUC is that of each class against all others, for classes that some images have and others have not; F1 is over
-    classes that are there or were answered, as in scikit-learn. Calibration error: how far confidence is from accuracy.
+    AUC is one class against the rest, over classes with both positive and negative images. F1 is over classes that are
+    present or predicted, as in scikit-learn. The calibration error is the distance of confidence from accuracy.
     """
-    count = chances.shape[1]
-    confidence, answers = chances.max(1)
-    confusion = torch.bincount(labels * count + answers, minlength=count * count).view(count, count)
-    true, answered, right = confusion.sum(1), confusion.sum(0), confusion.diag()
-    here, either = true > 0, true + answered > 0
-    recall = right / true.clamp(min=1)
-    f1 = 2 * right / (true + answered).clamp(min=1)
-    told: dict[str, Any] = {
-        "accuracy": float(right.sum() / len(labels)),
-        "balanced_accuracy": float(recall[here].mean()),
+    count = probabilities.shape[1]
+    confidence, predicted = probabilities.max(1)
+    confusion = torch.bincount(labels * count + predicted, minlength=count * count).view(count, count)
+    actual, answered, correct = confusion.sum(1), confusion.sum(0), confusion.diag()
+    present, either = actual > 0, actual + answered > 0
+    recall = correct / actual.clamp(min=1)
+    f1 = 2 * correct / (actual + answered).clamp(min=1)
+    metrics: dict[str, Any] = {
+        "accuracy": float(correct.sum() / len(labels)),
+        "balanced_accuracy": float(recall[present].mean()),
         "f1": float(f1[either].mean()),
-        "f1_weighted": float((f1 * true).sum() / len(labels)),
-        "calibration_error": calibration_error(confidence, answers == labels),
+        "f1_weighted": float((f1 * actual).sum() / len(labels)),
+        "calibration_error": calibration_error(confidence, predicted == labels),
     }
-    told |= ranking(chances, labels)
-    told["recall"] = [round(float(share), 4) if there else None for share, there in zip(recall, here, strict=True)]
-    return told | ({"confusion": confusion.tolist()} if count <= MOST_CLASSES else {})
+    metrics |= auc(probabilities, labels)
+    metrics["recall"] = [round(float(r), 4) if known else None for r, known in zip(recall, present, strict=True)]
+    return metrics | ({"confusion": confusion.tolist()} if count <= MAX_CONFUSION_CLASSES else {})
 
 
-def ranking(chances: Tensor, labels: Tensor) -> dict[str, float]:
-    """The area under the curve of each class against the rest: the mean over classes, and that weighted by images."""
+def auc(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
+    """Compute the one-against-rest AUC of each class; return the mean over classes, plain and weighted by images."""
     areas, weights = [], []
-    for place in range(chances.shape[1]):
-        own = labels == place
-        positives, negatives = int(own.sum()), int((~own).sum())
+    for index in range(probabilities.shape[1]):
+        positive = labels == index
+        positives, negatives = int(positive.sum()), int((~positive).sum())
         if positives and negatives:
-            _, group, many = chances[:, place].unique(return_inverse=True, return_counts=True)
-            ranks = (many.cumsum(0) - (many - 1).double() / 2)[group]  # of ties, the middle
-            wins = float(ranks[own].sum()) - positives * (positives + 1) / 2
+            _, group, counts = probabilities[:, index].unique(return_inverse=True, return_counts=True)
+            ranks = (counts.cumsum(0) - (counts - 1).double() / 2)[group]  # ties share their mean rank
+            wins = float(ranks[positive].sum()) - positives * (positives + 1) / 2
             areas.append(wins / (positives * negatives))
             weights.append(positives)
-    if not areas:  # one class alone: there is nothing to rank
+    if not areas:  # only one class: AUC is undefined
         return {}
     weighted = sum(area * weight for area, weight in zip(areas, weights, strict=True)) / sum(weights)
     return {"auc": sum(areas) / len(areas), "auc_weighted": weighted}
 
 
 def calibration_error(confidence: Tensor, right: Tensor) -> float:
-    """The mean distance of confidence from accuracy, over bins of confidence (Guo and others, ICML 2017)."""
-    place = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
-    gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, place, confidence.double() - right.double())
+    """Compute the expected calibration error: mean |confidence - accuracy| over bins (Guo and others, ICML 2017)."""
+    bins = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
+    gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, confidence.double() - right.double())
     return float(gaps.abs().sum() / len(right))

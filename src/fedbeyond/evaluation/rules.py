@@ -5,21 +5,21 @@ from statistics import mean
 
 from ..errors import ConfigError
 from ..spec import unseen_domains
-from .selection import CRITERIA, DEFAULT, Line, chosen, judged
+from .selection import CRITERIA, DEFAULT, Line, evaluated, select_round
 
 Rule = Callable[[Sequence[Line]], Line]
 
 
 def by_validation(metric: str) -> Rule:
-    """Make the rule that selects a round by a metric on the source domains' validation samples."""
+    """Return the rule that selects a round by a metric on the source domains' validation samples."""
 
     def rule(run: Sequence[Line]) -> Line:
         try:
-            return chosen(whole(run), metric)
+            return select_round(complete_rounds(run), metric)
         except KeyError:
             raise ConfigError(
                 f"the results of {run[0]['method']}, {run[0]['target']} unseen, hold no {metric} for validation, "
-                f"because an older version made them; give --select {DEFAULT}, or run them again"
+                f"which --select needs; use --select {DEFAULT}, or run them again"
             ) from None
 
     return rule
@@ -27,7 +27,7 @@ def by_validation(metric: str) -> Rule:
 
 RULES: dict[str, Rule] = {name: by_validation(metric) for name, metric in CRITERIA.items()} | {
     "last": lambda run: run[-1],
-    "oracle": lambda run: max(whole(run), key=lambda line: unseen(line)),
+    "oracle": lambda run: max(complete_rounds(run), key=lambda line: unseen(line)),
 }
 CAPTIONS = {
     "source-validation": "round chosen by source-validation accuracy",
@@ -37,27 +37,27 @@ CAPTIONS = {
 }
 
 
-def own_rule(every: Iterable[Sequence[Line]]) -> str:
-    """Return the rule that the runs name themselves (train.select), by which their models were saved."""
-    rules = sorted({run[-1].get("select", DEFAULT) for run in every})
+def configured_rule(runs: Iterable[Sequence[Line]]) -> str:
+    """Return the rule of the runs' train.select, by which their models were saved."""
+    rules = sorted({run[-1].get("select", DEFAULT) for run in runs})
     if len(rules) > 1:
         raise ConfigError(f"the runs differ in train.select ({', '.join(rules)}); choose one with --select")
     return rules[0] if rules else DEFAULT
 
 
-def whole(run: Sequence[Line]) -> list[Line]:
-    """The rounds that the unseen domains judged, too, of a federation whose guests may be away; else all judged."""
-    every = judged(run)
-    return [line for line in every if {*unseen_domains(line["target"])} <= line["scores"].keys()] or every
+def complete_rounds(run: Sequence[Line]) -> list[Line]:
+    """Return the rounds evaluated on the unseen domains too (guests may be absent); if none, all evaluated rounds."""
+    lines = evaluated(run)
+    return [line for line in lines if {*unseen_domains(line["target"])} <= line["scores"].keys()] or lines
 
 
 def unseen(line: Line, domain: str = "", metric: str = "accuracy") -> float:
-    """Accuracy (or another metric) on a domain that took no part; on all of them together if none is named."""
+    """Return the accuracy (or another metric) on an unseen domain; without `domain`, the mean over all of them."""
     names = (domain,) if domain else unseen_domains(line["target"])
-    found = [line["scores"].get(name, {}).get("test", {}).get(metric) for name in names]
-    if None in found:
+    values = [line["scores"].get(name, {}).get("test", {}).get(metric) for name in names]
+    if None in values:
         raise ConfigError(
-            f"the results of {line['method']}, {line['target']} unseen, hold no {metric}: an older version made them, "
-            "or no guest judged that round; choose another --metric, or run them again"
+            f"the results of {line['method']}, {line['target']} unseen, hold no {metric}: they were made without it, "
+            "or no guest evaluated that round; choose another --metric, or run them again"
         )
-    return mean(map(float, found))
+    return mean(map(float, values))

@@ -1,4 +1,4 @@
-"""Runs with their progress shown: one, or a grid of methods, targets and seeds; and their report written."""
+"""Run one configuration, or a grid of methods, targets and seeds, with progress on the terminal."""
 
 import json
 import math
@@ -19,10 +19,11 @@ from .._progress import Meter
 from ..errors import BusyError, ConfigError, FedbeyondError, FederationError, StorageError
 from ..evaluation import cautions
 from ..evaluation.rules import RULES, unseen
-from ..evaluation.selection import Line, class_counts, selection
-from . import event_files, results, runner
+from ..evaluation.selection import Line, class_counts, selection_score
+from . import event_files, results, run_folder, runner
 from .config import Config
 from .grid import grid
+from .prepare import Experiment, prepare
 from .results import FAILURE, PLAN
 
 
@@ -37,33 +38,38 @@ class Outcome(NamedTuple):
         """Raise `FederationError` if a run failed."""
         if self.failures:
             reasons = " | ".join(self.failures.values())
-            raise FederationError(f"{len(self.failures)} of {self.total} runs broke down: {reasons}")
+            raise FederationError(f"{len(self.failures)} of {self.total} runs failed: {reasons}")
 
 
 def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: bool = False, workers: int = 1) -> None:
-    """Train one method with one domain left out, and say how it went."""
+    """Train one method with one domain unseen, and print the scores."""
     if tensorboard:
-        event_files.require()
-    folder = runner.place(out, config)
-    if not runner.finished(folder, config):
-        setup = runner.prepare(config, machine(device, threads, workers), workers)
+        event_files.ensure_installed()
+    folder = run_folder.path(out, config)
+    run_folder.ensure_same_run(folder, config)
+    lines: list[Line] = []
+    if run_folder.is_finished(folder):
+        lines = run_folder.lines(folder)
+        if tensorboard:
+            event_files.rewrite(folder)
+    else:
+        setup = prepare(config, configure_torch(device, threads, workers), workers)
         with Meter(config.train.rounds) as meter:
-            follow(setup, folder, meter, tensorboard=tensorboard)
-    elif tensorboard:
-        event_files.rewrite(folder)
-    lines = runner.lines(folder)
+            run_with_progress(setup, folder, meter, lines, tensorboard=tensorboard)
     print(f"{config.method}, {config.target} unseen, seed {config.seed}: {config.train.rounds} rounds done")
     for rule in (config.train.select, "last", "oracle"):
         line = RULES[rule](lines)
         print(
-            f"  {rule:18} round {line['round'] + 1:3}   own domains {selection(line):6.1%}   unseen {unseen(line):6.1%}"
+            f"  {rule:18} round {line['round'] + 1:3}   own domains {selection_score(line):6.1%}   "
+            f"unseen {unseen(line):6.1%}"
         )
     line = RULES[config.train.select](lines)
     if rates := majority(line):
         print(f"  {'majority class':18} {'':9}   own domains {rates[0]:6.1%}   unseen {rates[1]:6.1%}")
-    for warning in cautions.wrapped(cautions.of_runs({(config.method, str(config.target), config.seed): line})):
+    selected = {(config.method, str(config.target), config.seed): line}
+    for warning in cautions.wrap_warnings(cautions.run_warnings(selected)):
         print(warning)
-    print(f"results: {folder / results.RESULTS}\nmodel:   {folder / 'best.safetensors'}")
+    print(f"results: {folder / results.RESULTS}\nmodel:   {folder / run_folder.BEST}")
 
 
 def majority(line: Line) -> tuple[float, float] | None:
@@ -77,7 +83,7 @@ def majority(line: Line) -> tuple[float, float] | None:
                 if rate is None:
                     return None
     constant = line | {"scores": rates}
-    return selection(constant), unseen(constant)
+    return selection_score(constant), unseen(constant)
 
 
 def run_all(
@@ -92,22 +98,23 @@ def run_all(
 ) -> Outcome:
     """Run what is not yet done of a grid, some runs at a time or `on` a cluster."""
     if tensorboard:
-        event_files.require()
+        event_files.ensure_installed()
     if on:
         from . import cluster
 
-        cluster.require(on, device, jobs, workers)
-        jobs = workers = 1  # here; there, it is Ray's to say
-    every = list(grid(config))
-    todo, total = [], len(every)
-    for cell in every:
-        folder = runner.place(out, cell)
-        if not runner.finished(folder, cell):
+        cluster.ensure_available(on, device, jobs, workers)
+        jobs = workers = 1  # on this machine; Ray decides on the cluster
+    cells = list(grid(config))
+    todo, total = [], len(cells)
+    for cell in cells:
+        folder = run_folder.path(out, cell)
+        run_folder.ensure_same_run(folder, cell)
+        if not run_folder.is_finished(folder):
             todo.append((cell, folder))
         elif tensorboard:
             event_files.rewrite(folder)
-    jobs, workers = spread(len(todo), device, threads, jobs, workers)
-    write_plan(every, out, jobs)
+    jobs, workers = plan_processes(len(todo), device, threads, jobs, workers)
+    write_plan(cells, out, jobs)
     print(f"{total} runs: {total - len(todo)} done, {len(todo)} to go; kept in {out}", flush=True)
     if jobs > 1 or workers > 1:
         sites = f"the sites of each in {workers} processes" if workers > 1 else "each in a process of its own"
@@ -115,46 +122,48 @@ def run_all(
     print(f"to watch them: fedbeyond watch {shlex.quote(str(out))}", flush=True)
     if on:
         failures = cluster.work(todo, out, on, device, threads, tensorboard)
-        device = machine("auto", threads)  # figures are drawn here
+        device = configure_torch("auto", threads)  # figures are drawn here
     else:
-        device = machine(device, threads, workers)
+        device = configure_torch(device, threads, workers)
         with helpers(min(jobs, len(todo)) - 1, workers):
             failures = work(todo, device, tensorboard, workers)
-        left = [(cell, place) for cell, place in todo if not runner.finished(place, cell) and place not in failures]
-        failures |= work(left, device, tensorboard, workers)  # what broke down in a helper, or was left by a dead one
+        remaining = [run for run in todo if run[1] not in failures and not run_folder.is_finished(run[1])]
+        failures |= work(remaining, device, tensorboard, workers)  # runs that failed in a helper, or whose helper died
     return Outcome(total, failures, device)
 
 
-def spread(todo: int, device: str, threads: int, jobs: int | None, workers: int | None) -> tuple[int, int]:
-    """How many runs to play at a time, and in how many processes the sites of each, where that is left open.
+def plan_processes(todo: int, device: str, threads: int, jobs: int | None, workers: int | None) -> tuple[int, int]:
+    """Return how many runs to run at a time, and in how many processes the sites of each, where this is not given.
 
-    Whole runs side by side never wait for each other; what cores are then left over go to the sites of each run.
+    Runs in parallel never wait for each other; cores that are left over are used for the sites of each run.
     """
     cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     cores = max(1, len(cores_here()) // (threads or 1))
     if jobs is None:
         jobs = 1 if cuda or not threads else max(1, min(todo, cores // (workers or 1)))
     if workers is None:
-        able = sys.platform == "linux" and threads == 1
-        workers = torch.cuda.device_count() if cuda else cores // jobs if able else 1
+        supported = sys.platform == "linux" and threads == 1
+        workers = torch.cuda.device_count() if cuda else cores // jobs if supported else 1
     return jobs, max(1, workers)
 
 
 def cores_here() -> Collection[int]:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     return os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1)
 
 
-def help_out(config: Config, out: Path, device: str, threads: int, tensorboard: bool = False, workers: int = 1) -> None:
-    """Play runs of a grid that nobody else is playing, and say nothing."""
-    todo = [(cell, runner.place(out, cell)) for cell in grid(config)]
-    work(todo, machine(device, threads, workers), tensorboard, workers)
+def run_as_helper(
+    config: Config, out: Path, device: str, threads: int, tensorboard: bool = False, workers: int = 1
+) -> None:
+    """Run the runs of a grid that no other process runs, without output."""
+    todo = [(cell, run_folder.path(out, cell)) for cell in grid(config)]
+    work(todo, configure_torch(device, threads, workers), tensorboard, workers)
 
 
-def write_plan(every: list[Config], out: Path, jobs: int) -> None:
-    """Write down what a grid consists of, before any of it is there to be seen."""
+def write_plan(cells: list[Config], out: Path, jobs: int) -> None:
+    """Write the list of a grid's runs, which `watch` shows before they start."""
     runs = [
-        {"method": cell.method, "target": cell.target, "seed": cell.seed, "rounds": cell.train.rounds} for cell in every
+        {"method": cell.method, "target": cell.target, "seed": cell.seed, "rounds": cell.train.rounds} for cell in cells
     ]
     with storing(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -163,7 +172,7 @@ def write_plan(every: list[Config], out: Path, jobs: int) -> None:
 
 @contextmanager
 def helpers(count: int, workers: int = 1) -> Iterator[None]:
-    """Further processes of the same command, each playing the runs that it finds free; waits for them in the end."""
+    """Start further processes of the same command, which run the runs that are free; wait for them at the end."""
     command = [sys.executable, "-m", "fedbeyond", *sys.argv[1:], "--workers", str(workers), "--helper"]
     started = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(count)]
     try:
@@ -176,54 +185,63 @@ def helpers(count: int, workers: int = 1) -> Iterator[None]:
 
 
 def work(todo: list[tuple[Config, Path]], device: str, tensorboard: bool = False, workers: int = 1) -> dict[Path, str]:
-    """Play the runs that are neither done nor being played elsewhere; which broke down, and why."""
-    failures, waiting = {}, {folder: (place, cell) for place, (cell, folder) in enumerate(todo, 1)}
+    """Run the runs that are neither finished nor running elsewhere; return why each failed one failed."""
+    failures, waiting = {}, {folder: (number, cell) for number, (cell, folder) in enumerate(todo, 1)}
     with Meter(sum(cell.train.rounds for cell, _ in todo)) as meter:
         while waiting:
-            folder = longest(waiting, todo)
-            place, cell = waiting.pop(folder)
+            folder = next_run(waiting, todo)
+            number, cell = waiting.pop(folder)
+            lines: list[Line] = []
             try:
-                if runner.finished(folder, cell):
+                run_folder.ensure_same_run(folder, cell)
+                if run_folder.is_finished(folder):
                     meter.advance(cell.train.rounds)
                 else:
-                    setup = runner.prepare(cell, device, workers)
-                    follow(setup, folder, meter, f"{place}/{len(todo)} ", tensorboard)
+                    setup = prepare(cell, device, workers)
+                    run_with_progress(setup, folder, meter, lines, f"{number}/{len(todo)} ", tensorboard)
             except BusyError:
                 meter.advance(cell.train.rounds)
-            except FederationError as error:  # one method that breaks down does not stop the others
-                meter.skip(cell.train.rounds - len(runner.lines(folder)))
+            except FederationError as error:  # one method that fails does not stop the others
+                meter.skip(cell.train.rounds - len(lines))
                 failures[folder] = f"{cell.method}, {cell.target} unseen, seed {cell.seed}: {error}"
     return failures
 
 
-def longest(waiting: Mapping[Path, tuple[int, Config]], todo: list[tuple[Config, Path]]) -> Path:
-    """The run to play next: of those of a method of which none is over, the first; then what takes longest.
+def next_run(waiting: Mapping[Path, tuple[int, Config]], todo: list[tuple[Config, Path]]) -> Path:
+    """Return the run to start next: the first of a method without a finished run, then the one that takes longest.
 
-    So the last runs are short ones, and no process waits long for another in the end.
+    The last runs are then short ones, and no process waits long for another at the end.
     """
-    took: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for cell, folder in todo:
-        if cell.method not in took and (folder / "done").exists():
-            took[cell.method] = sum(line["seconds"] for line in results.read(folder / results.TIMES))
-    return max(waiting, key=lambda folder: took.get(waiting[folder][1].method, math.inf))
+        if cell.method not in seconds and (folder / run_folder.DONE).exists():
+            seconds[cell.method] = sum(line["seconds"] for line in results.read(folder / results.TIMES))
+    return max(waiting, key=lambda folder: seconds.get(waiting[folder][1].method, math.inf))
 
 
-def follow(setup: runner.Experiment, folder: Path, meter: Meter, prefix: str = "", tensorboard: bool = False) -> None:
-    """Play a run to its end, telling each round."""
+def run_with_progress(
+    setup: Experiment,
+    folder: Path,
+    meter: Meter,
+    history: list[Line],
+    prefix: str = "",
+    tensorboard: bool = False,
+) -> None:
+    """Run an experiment to its end and show each round; `history` receives all its lines."""
     config = setup.config
     label = f"{prefix}{config.method}, {config.target} unseen, seed {config.seed}"
     meter.begin(label)
-    lines = runner.run(setup, folder)
-    with failing(folder):
-        for place, line in enumerate(event_files.mirrored(lines, folder) if tensorboard else lines):
-            if place == 0:
-                meter.skip(line["round"])  # played before the run was stopped
-            meter.step(label, tell(line), last=line["round"] + 1 == line["rounds"])
+    lines = runner.run(setup, folder, history)
+    with record_failure(folder):
+        for index, line in enumerate(event_files.mirrored(lines, folder) if tensorboard else lines):
+            if index == 0:
+                meter.skip(line["round"])  # rounds that were finished before the run was stopped
+            meter.step(label, format_round(line), last=line["round"] + 1 == line["rounds"])
 
 
 @contextmanager
-def failing(folder: Path) -> Iterator[None]:
-    """Write down beside a run why it breaks down, whatever the reason, and forget why it once did."""
+def record_failure(folder: Path) -> Iterator[None]:
+    """Write to the run's folder why it failed; delete what an earlier failure wrote."""
     with storing(folder):
         (folder / FAILURE).unlink(missing_ok=True)
     try:
@@ -231,23 +249,23 @@ def failing(folder: Path) -> Iterator[None]:
     except BusyError:
         raise
     except Exception as error:
-        why = str(error) if isinstance(error, FedbeyondError) else f"{type(error).__name__}: {error}"
-        with suppress(StorageError):  # a full disk must not hide what went wrong
-            write(folder / FAILURE, json.dumps({"error": why}).encode())
+        reason = str(error) if isinstance(error, FedbeyondError) else f"{type(error).__name__}: {error}"
+        with suppress(StorageError):  # a full disk must not hide the error
+            write(folder / FAILURE, json.dumps({"error": reason}).encode())
         raise
 
 
-def tell(line: Line) -> str:
-    """A round in half a line."""
-    told = f"round {line['round'] + 1}/{line['rounds']}"
+def format_round(line: Line) -> str:
+    """Describe a round in half a line."""
+    text = f"round {line['round'] + 1}/{line['rounds']}"
     if "scores" in line:
-        told += f", own {selection(line):.1%}, unseen {unseen(line):.1%}"
-    aside = ", ".join(sorted({entry["site"] for entry in line["aside"]}))
-    return told + (f", set aside: {aside}" if aside else "")
+        text += f", own {selection_score(line):.1%}, unseen {unseen(line):.1%}"
+    rejected = ", ".join(sorted({entry["site"] for entry in line["rejected"]}))
+    return text + (f", rejected: {rejected}" if rejected else "")
 
 
-def machine(device: str, threads: int, workers: int = 1) -> str:
-    """Set torch up for this machine; the name of the device to compute on."""
+def configure_torch(device: str, threads: int, workers: int = 1) -> str:
+    """Configure torch for this machine; return the device to compute on."""
     if workers > 1 and threads != 1:
         raise ConfigError(f"{workers} workers have one thread each; leave out --threads {threads} or --workers")
     torch.set_num_threads(threads or os.cpu_count() or 1)
@@ -256,7 +274,7 @@ def machine(device: str, threads: int, workers: int = 1) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        if workers == 1:  # of several, each will find out for itself
+        if workers == 1:  # several workers each use a device of their own
             torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

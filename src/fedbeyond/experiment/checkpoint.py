@@ -1,4 +1,4 @@
-"""A run's trees in one safetensors file and back."""
+"""Save trees as safetensors files and load them; pack them as bytes for messages."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,61 +12,60 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
-from .. import tree
+from .. import timer, tree
 from .._io import write
 from ..errors import StorageError
-from ..timer import part
 from ..tree import Tree
 
 
 def save(path: Path, state: Tree, **notes: Any) -> None:
-    """Write a tree, and notes in plain JSON beside it in the same file."""
+    """Write a tree, with notes as JSON in the metadata of the same file."""
     write(path, content(state, **notes))
 
 
 @contextmanager
-def beside() -> Iterator[Callable[..., None]]:
-    """A `save` that goes on while others compute; before it takes on another file, it is done with the last.
+def background_save() -> Iterator[Callable[..., None]]:
+    """Yield a `save` that writes in a background thread, one file at a time.
 
-    So it is one round behind at the most. What goes wrong is raised by the next call or when the
-    block is left: by then all is written.
+    A checkpoint is therefore at most one round behind. An error is raised by the next call, or at the end of the block;
+    when the block ends, everything is written.
     """
     with ThreadPoolExecutor(1) as pool:
         waiting: list[Future[None]] = []
 
         def later(path: Path, state: Tree, **notes: Any) -> None:
-            with part("checkpoint"):
+            with timer.section("checkpoint"):
                 while waiting:
                     waiting.pop().result()
                 waiting.append(pool.submit(save, path, state, **notes))
 
         yield later
-        with part("checkpoint"):
+        with timer.section("checkpoint"):
             for future in waiting:
                 future.result()
 
 
 def content(state: Tree, **notes: Any) -> bytes:
-    """What such a file holds."""
+    """Return the bytes of a file that `save` would write."""
     return pack(state, {"notes": json.dumps(notes, sort_keys=True)})
 
 
 def pack(state: Tree, notes: dict[str, str] | None = None) -> bytes:
-    """A tree as the bytes of a safetensors file."""
+    """Return a tree as the bytes of a safetensors file."""
     flat = {name: leaf.contiguous() for name, leaf in tree.flatten(state).items()}
     return to_bytes(_unshared(flat), metadata=notes)
 
 
 def unpack(content: bytes) -> Tree:
-    """The tree that was packed; ValueError if there is none in there."""
+    """Return the tree that was packed; `ValueError` if the bytes hold none."""
     try:
         return tree.unflatten(from_bytes(content))
     except SafetensorError as error:
-        raise ValueError(f"no tree ({error})") from None
+        raise ValueError(f"not a tree in safetensors format ({error})") from None
 
 
-def load(path: Path, remedy: str = "delete it to begin again") -> tuple[Tree, dict[str, Any]]:
-    """Read a tree and its notes; `remedy` is what to do if that cannot be done."""
+def load(path: Path, remedy: str = "delete it to start again") -> tuple[Tree, dict[str, Any]]:
+    """Read a tree and its notes; `remedy` ends the error message and says what to do."""
     try:
         with safe_open(path, framework="pt") as file:
             flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
@@ -77,7 +76,7 @@ def load(path: Path, remedy: str = "delete it to begin again") -> tuple[Tree, di
 
 
 def _unshared(flat: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """safetensors refuses tensors that share memory; a site's committed state may be the one it proposes."""
+    """Copy tensors that share memory, which safetensors refuses; a site's pending state may equal its committed one."""
     seen: set[int] = set()
     out = {}
     for name, leaf in flat.items():

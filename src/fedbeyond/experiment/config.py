@@ -1,4 +1,4 @@
-"""What is run: a TOML file as frozen records. An unknown key is an error that names the nearest known one."""
+"""The configuration of runs: a TOML file as frozen records. The error for an unknown key names the nearest one."""
 
 import json
 import tomllib
@@ -16,28 +16,28 @@ from ..errors import ConfigError, nearest
 from .figure_kinds import KINDS
 
 
-def _spelling(value: object) -> object:
+def _spec(value: object) -> object:
     if isinstance(value, dict):
         value = spec.from_table(value)
     return spec.spell(spec.parse(value)) if isinstance(value, str) else value
 
 
-def _spelling_or_none(value: object) -> object:
-    """`none` is a name here, also where it is read as a value, as after --set."""
-    return _spelling("none" if value is None else value)
+def _spec_or_none(value: object) -> object:
+    """Treat the value None, as --set reads `none`, as the name "none"."""
+    return _spec("none" if value is None else value)
 
 
-def _together(value: object) -> object:
-    """Several domains left out at once are written as a list, and named with a plus between them."""
+def _joined_targets(value: object) -> object:
+    """Join a list of unseen domains with plus signs."""
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
         return "+".join(value)
     return value
 
 
 def _share(value: object) -> object:
-    if value == "field" or (isinstance(value, int | float) and 0 < value < 1):
+    if value == "official" or (isinstance(value, int | float) and 0 < value < 1):
         return value
-    raise ValueError("give a share between 0 and 1, or 'field' for the field's own split")
+    raise ValueError("give a share between 0 and 1, or 'official' for the dataset's official split")
 
 
 def _share_or_none(value: object) -> object:
@@ -50,64 +50,54 @@ def _figure(value: object) -> object:
     raise ValueError(f"no such figure; {nearest(str(value), KINDS)}")
 
 
-Spelling = Annotated[str, BeforeValidator(_spelling)]
-Choice = Annotated[str, BeforeValidator(_spelling_or_none)]
-Target = Annotated[str, BeforeValidator(_together)]
+Spec = Annotated[str, BeforeValidator(_spec)]
+Choice = Annotated[str, BeforeValidator(_spec_or_none)]
+Target = Annotated[str, BeforeValidator(_joined_targets)]
 Count = Annotated[int, Field(gt=0)]
 FigureKind = Annotated[str, BeforeValidator(_figure)]
 
 
-Share = float | Literal["field"]
-SAID_BY_SPLIT = ("validation", "test", "clients_per_domain", "label_skew", "mixing", "disjoint", "target_part")
-# keys younger than runs that are kept: unset, they do not count
-LATER = (
-    "target_part",
-    "mixing",
-    "disjoint",
-    "split",
-    "transform",
-    "test",
-    "evaluate_every",
-    "precision",
-    "select",
-)
+Share = float | Literal["official"]
+SET_BY_SPLIT = ("validation", "test", "clients_per_domain", "label_skew", "mixing", "disjoint", "target_part")
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
 class Train:
-    """How training goes, for whatever method."""
+    """How sites train, whatever the method."""
 
     rounds: Count = 20
     epochs: Count = 1
     batch_size: Count = 32
-    schedule: Spelling = "constant"  # of the learning rate, over rounds
-    validation: Annotated[Share, BeforeValidator(_share)] = 0.1  # share kept, or the field's own
-    test: Annotated[Share, BeforeValidator(_share_or_none)] = 0.0  # share kept for an in-domain test, or the field's
-    evaluate_every: Count = 1  # rounds; the last one is always judged
+    schedule: Spec = "constant"  # of the learning rate, over rounds
+    validation: Annotated[Share, BeforeValidator(_share)] = 0.1  # share of each domain, or the official split
+    test: Annotated[Share, BeforeValidator(_share_or_none)] = 0.0  # share for an in-domain test, or the official split
+    evaluate_every: Count = 1  # rounds; the last one is always evaluated
     select: Literal["source-validation", "source-validation-balanced"] = "source-validation"  # of best.safetensors
     clients_per_domain: Count = 1
-    label_skew: Annotated[float, Field(gt=0)] | None = None  # Dirichlet's concentration; None: labels spread evenly
+    label_skew: Annotated[float, Field(gt=0)] | None = None  # Dirichlet concentration; None: spread evenly
     clients_per_round: Count | None = None  # None: all
     quorum: Count | None = None  # None: all but one, at least two
     transform: Choice = "none"  # of training images, before the method's own
     batchnorm: Literal["average", "reestimate", "local", "frozen"] = "reestimate"
     precision: Literal["float32", "bfloat16"] = "float32"  # of products; what is stored and sent is float32
-    target_part: Literal["whole", "test"] = "whole"  # of the unseen domain; test: the field's own test part
+    target_part: Literal["whole", "test"] = "whole"  # of the unseen domain; test: the official test part
     mixing: Annotated[float, Field(ge=0, le=1)] = 0.0  # 0: one domain a client; 1: an even mix of all
     disjoint: Literal["groups"] | None = None  # images of a patient, case or slide stay together
-    split: str | None = None  # a file that says who holds what; {target} and {seed} are filled in
+    split: str | None = None  # a split file; {target} and {seed} are filled in
 
     def __post_init__(self) -> None:
-        given = [name for name in SAID_BY_SPLIT if getattr(self, name) != getattr(Train, name)]
+        given = [name for name in SET_BY_SPLIT if getattr(self, name) != getattr(Train, name)]
         if self.split is not None and given:
-            raise ValueError(f"the file {self.split!r} says who holds what; leave out {', '.join(given)}, or split")
-        if self.disjoint and "field" in (self.validation, self.test):
             raise ValueError(
-                "the field's own split cannot be changed; leave out disjoint, or give validation and test a share"
+                f"the split file {self.split!r} defines the partition; leave out {', '.join(given)}, or leave out split"
             )
-        if self.validation == "field" and self.test not in (0, "field"):
-            raise ValueError("the field's own split cannot be changed; set test = 'field', or give validation a share")
-        shares = [share for share in (self.validation, self.test) if share != "field"]
+        if self.disjoint and "official" in (self.validation, self.test):
+            raise ValueError(
+                "the official split cannot be changed; leave out disjoint, or give validation and test a share"
+            )
+        if self.validation == "official" and self.test not in (0, "official"):
+            raise ValueError("the official split cannot be changed; set test = 'official', or give validation a share")
+        shares = [share for share in (self.validation, self.test) if share != "official"]
         if sum(shares) >= 1:
             raise ValueError(f"validation and test take {sum(shares):.0%} of the images; leave some to train on")
         if self.label_skew is not None and self.clients_per_domain == 1:
@@ -115,68 +105,66 @@ class Train:
 
     @property
     def plain(self) -> bool:
-        """Whether each domain that takes part is one client, and each other one unseen as a whole."""
+        """Return whether each source domain is one client, and each unseen domain is evaluated as a whole."""
         keys = ("split", "test", "clients_per_domain", "mixing", "disjoint", "target_part")
         return all(getattr(self, key) == getattr(Train, key) for key in keys)
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
 class Bench:
-    """A grid of runs; what is not given is that of the single run."""
+    """A grid of runs; what is not given is taken from the single run."""
 
-    methods: tuple[Spelling, ...] = ()
-    targets: tuple[Target, ...] = ()  # nor a single run's: every domain in turn
+    methods: tuple[Spec, ...] = ()
+    targets: tuple[Target, ...] = ()  # empty, and no single target: every domain in turn
     seeds: tuple[int, ...] = ()
-    figures: tuple[FigureKind, ...] = ()  # drawn in the end, for the page; they change no run
+    figures: tuple[FigureKind, ...] = ()  # drawn for the page after the runs
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
 class Config:
     """One run, and the grid that `bench` makes of it."""
 
-    method: Spelling = "fedavg"
+    method: Spec = "fedavg"
     target: Target | None = None  # the domain that takes no part; several as a list
     seed: int = 0
-    data: Spelling = "styles"
-    network: Spelling = "convnet"
-    optimizer: Spelling = "sgd(lr=0.05, momentum=0.9, weight_decay=0.0005)"
+    data: Spec = "styles"
+    network: Spec = "convnet"
+    optimizer: Spec = "sgd(lr=0.05, momentum=0.9, weight_decay=0.0005)"
     train: Train = Train()
     plugins: tuple[str, ...] = ()
-    public: Spelling | None = None  # images without labels that every site holds too, for methods that need them
+    public: Spec | None = None  # unlabelled images that every site may use, for methods that need them
     bench: Bench = Bench()
 
     def identity(self) -> dict[str, Any]:
-        """What makes this run this run, for comparing and for writing down."""
+        """Return everything that identifies this run, to compare and to store it."""
         plugins = [f"{plugin} {_digest(plugin)}" if plugin.endswith(".py") else plugin for plugin in self.plugins]
-        train = {k: v for k, v in asdict(self.train).items() if k not in LATER or v != getattr(Train, k)}
+        train = asdict(self.train)
         if path := self.split_file():
             train["split"] = f"{self.train.split} {_digest(str(path))}"
-        kept = {key: value for key, value in asdict(self).items() if key != "bench"}
-        if self.public is None:  # a key younger than runs that are kept
-            del kept["public"]
-        return kept | {"train": train, "plugins": plugins}
+        others = {key: value for key, value in asdict(self).items() if key != "bench"}
+        return others | {"train": train, "plugins": plugins}
 
     def digest(self) -> str:
-        """A name for this run and no other."""
+        """Return a digest that identifies this run."""
         return sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:16]
 
     def split_file(self) -> Path | None:
-        """The file that says who holds what in this run, if one does."""
+        """Return the split file of this run, if it has one."""
         if self.train.split is None:
             return None
         return Path(self.train.split.replace("{target}", str(self.target)).replace("{seed}", str(self.seed)))
 
     def setting(self) -> str:
-        """A digest of all that runs must have in common to stand in one table."""
+        """Return a digest of everything that runs in one table must have in common."""
         common = {key: value for key, value in self.identity().items() if key not in ("method", "target", "seed")}
-        common["train"].pop("select", None)  # it changes no round, only which of them is taken
+        common["train"].pop("select", None)  # it changes which round is selected, and no round
         if self.train.split is not None:  # by name: its contents may depend on target and seed
             common["train"] |= {"split": self.train.split}
         return sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def load(path: Path | None, settings: Iterable[str] = (), **given: Any) -> Config:
-    """Read a TOML file (none: all defaults), apply `key=value` settings to it, then what is `given` as it is."""
+    """Read a TOML file (None: all defaults), then apply `key=value` settings, then the options `given`."""
     table: dict[str, Any] = {}
     if path is not None:
         try:
@@ -195,18 +183,27 @@ def load(path: Path | None, settings: Iterable[str] = (), **given: Any) -> Confi
 
 
 def parse(table: dict[str, Any], source: str = "config") -> Config:
-    """Check a table and make records of it."""
-    _known(table, Config, source)
+    """Validate a table and return it as a Config."""
+    _ensure_known(table, Config, source)
     try:
         return Config(**table)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(step) for step in first["loc"])
-        raise ConfigError(f"{source}: {place} = {first['input']!r} does not fit: {first['msg']}") from None
+        key = ".".join(str(step) for step in first["loc"])
+        raise ConfigError(f"{source}: {key} = {first['input']!r} is not valid: {first['msg']}") from None
+
+
+def from_identity(identity: dict[str, Any], source: str) -> Config:
+    """Return the Config whose `identity` is given; digests of plugins and split files are left out."""
+    table, train = dict(identity), dict(identity.get("train", {}))
+    if train.get("split"):
+        train["split"] = train["split"].rpartition(" ")[0]
+    table |= {"train": train, "plugins": [name.partition(" ")[0] for name in identity.get("plugins", [])]}
+    return parse(table, source)
 
 
 def cells(config: Config, domains: Iterable[str]) -> Iterator[Config]:
-    """The runs of a grid: every method on every target with every seed."""
+    """Yield the runs of a grid: every method on every target with every seed."""
     bench = config.bench
     for seed in bench.seeds or (config.seed,):
         for target in bench.targets or ((config.target,) if config.target else tuple(domains)):
@@ -219,18 +216,18 @@ def _digest(plugin: str) -> str:
     return sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "missing"
 
 
-def _known(table: dict[str, Any], record: type, source: str, path: str = "") -> None:
+def _ensure_known(table: dict[str, Any], record: type, source: str, path: str = "") -> None:
     allowed = {field.name: field for field in fields(record)}
     for key, value in table.items():
         if key not in allowed:
             raise ConfigError(f"{source}: {path}{key} is not known; {nearest(key, allowed)}")
         inner = allowed[key].default
         if isinstance(value, dict) and is_dataclass(inner):
-            _known(value, type(inner), source, f"{path}{key}.")
+            _ensure_known(value, type(inner), source, f"{path}{key}.")
 
 
 def _set(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key, opening a spelling as a table where the path leads into one."""
+    """Set a dotted key; a spec on the path is opened as a table."""
     *path, last = key.split(".")
     for depth, step in enumerate(path):
         inner = table.get(step, getattr(Config, step, None) if depth == 0 else None)

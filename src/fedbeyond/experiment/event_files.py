@@ -1,4 +1,4 @@
-"""A run's lines as numbers by name, and as TensorBoard's event files beside them."""
+"""The numbers of a result line by name, and TensorBoard event files in the folder of a run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .._io import storing
 from ..errors import ConfigError
 from ..evaluation.selection import Line
-from . import runner
+from . import run_folder
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -16,38 +16,39 @@ FOLDER = "tensorboard"
 
 
 def numbers(line: Line) -> dict[str, float]:
-    """Every number of a round under a name: accuracy/sketch/test, weights/photo, told/gaps/photo, left/photo, aside."""
-    found: dict[str, Any] = {}
+    """Return the numbers of a round by name.
+
+    Examples: accuracy/sketch/test, weights/photo, diagnostics/gaps/photo, bytes_up/photo, rejected.
+    """
+    values: dict[str, Any] = {}
     for name, splits in line.get("scores", {}).items():
         for split, scores in splits.items():
             if isinstance(scores, dict):
-                found |= {f"{metric}/{name}/{split}": score for metric, score in scores.items()}
-    found |= _named("weights", line["weights"]) | _named("told", line.get("told", {}))
-    for site, kinds in line["left"].items():
-        found[f"left/{site}"] = sum(size for names in kinds.values() for size in names.values())
-    found["aside"] = len(line["aside"])
-    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+                values |= {f"{metric}/{name}/{split}": score for metric, score in scores.items()}
+    values |= _named("weights", line["weights"]) | _named("diagnostics", line.get("diagnostics", {}))
+    for site, kinds in line["bytes_up"].items():
+        values[f"bytes_up/{site}"] = sum(size for names in kinds.values() for size in names.values())
+    values["rejected"] = len(line["rejected"])
+    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
 
 
-def require() -> None:
-    """Refuse where TensorBoard is not installed."""
+def ensure_installed() -> None:
+    """Raise `ConfigError` if TensorBoard is not installed."""
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError:
-        raise ConfigError(
-            "--tensorboard needs TensorBoard; get it with: pip install 'fedbeyond[tensorboard]'"
-        ) from None
+        raise ConfigError("--tensorboard needs TensorBoard; run pip install 'fedbeyond[tensorboard]'") from None
 
 
 def mirrored(lines: Iterator[Line], folder: Path) -> Iterator[Line]:
-    """The lines of a run as they come, each written as events too."""
+    """Yield the lines of a run as they are written, and write each as events too."""
     writer = None
     try:
         for line in lines:
             if writer is None:
-                writer = _begin(folder)
+                writer = _open(folder)
             else:
-                _put(writer, line)
+                _add(writer, line)
             yield line
     finally:
         if writer is not None:
@@ -55,28 +56,28 @@ def mirrored(lines: Iterator[Line], folder: Path) -> Iterator[Line]:
 
 
 def rewrite(folder: Path) -> None:
-    """The events of all lines that a run has."""
-    _begin(folder).close()
+    """Write the events of all lines of a run again."""
+    _open(folder).close()
 
 
-def _begin(folder: Path) -> "SummaryWriter":
-    """A file of events that holds every line so far.
+def _open(folder: Path) -> "SummaryWriter":
+    """Start a new event file with every line so far.
 
-    It takes the place of older ones: a run that was killed may lack an event, or have one of a round that is redone.
+    It replaces the older ones: after a kill they may lack an event, or hold one of a round that is run again.
     """
     from torch.utils.tensorboard import SummaryWriter
 
-    place = folder / FOLDER
-    with storing(place):
-        for old in place.glob("events.out.tfevents.*"):
+    events = folder / FOLDER
+    with storing(events):
+        for old in events.glob("events.out.tfevents.*"):
             old.unlink(missing_ok=True)
-        writer = SummaryWriter(str(place), purge_step=0)  # whoever has read the older ones forgets them
-    for line in runner.lines(folder):
-        _put(writer, line)
+        writer = SummaryWriter(str(events), purge_step=0)  # a TensorBoard that read the older ones drops them
+    for line in run_folder.lines(folder):
+        _add(writer, line)
     return writer
 
 
-def _put(writer: "SummaryWriter", line: Line) -> None:
+def _add(writer: "SummaryWriter", line: Line) -> None:
     with storing(Path(writer.log_dir)):
         for name, value in numbers(line).items():
             writer.add_scalar(name, value, line["round"])
@@ -84,7 +85,7 @@ def _put(writer: "SummaryWriter", line: Line) -> None:
 
 
 def _named(prefix: str, value: Any) -> dict[str, Any]:
-    """The leaves of nested dicts, named by their path."""
+    """Return the leaves of nested dicts by their path."""
     if not isinstance(value, dict):
         return {prefix: value}
     return {name: leaf for key, inner in value.items() for name, leaf in _named(f"{prefix}/{key}", inner).items()}

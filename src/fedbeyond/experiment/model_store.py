@@ -1,8 +1,7 @@
-"""A shelf: where a run's server puts trees that it will want again, but does not want to carry along in its state.
+"""The model store of a run on disk: earlier models that the server needs again but does not keep in its state.
 
-What is there is named by the state, and is no part of it: a checkpoint stays small, and a tree is in memory only while
-it is looked at. A name is given once, to one content (`east/000003`: whose it is, and of which round), so that a round
-that is played again puts the same thing there again.
+The state holds their names only: checkpoints stay small, and a model is in memory only while it is used. A name belongs
+to one content (`east/000003`: the site and the round), so a round that is run again writes the same entry again.
 """
 
 from collections.abc import Iterator, MutableMapping
@@ -15,14 +14,15 @@ from . import checkpoint
 ENDING = ".safetensors"
 
 
-class Folder(MutableMapping[str, Tree]):
-    """The entries of a shelf as files in a folder, one each, which is made when there is something to put there."""
+class FileStore(MutableMapping[str, Tree]):
+    """The entries of a `ModelStore` as files in a folder, which is created with the first entry."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __getitem__(self, entry: str) -> Tree:
-        return checkpoint.load(self._file(entry), f"bring it back, or delete {self.path.parent} to begin again")[0]
+        remedy = f"restore it from a backup, or delete {self.path.parent} to start again"
+        return checkpoint.load(self._file(entry), remedy)[0]
 
     def __setitem__(self, entry: str, tree: Tree) -> None:
         with storing(self.path):

@@ -1,4 +1,4 @@
-"""Where methods are from: their papers, as the docstrings of their files say."""
+"""The papers of methods and wrappers, read from the docstrings of their files."""
 
 import ast
 import inspect
@@ -11,7 +11,7 @@ from . import registry
 
 
 class Paper(NamedTuple):
-    """Where a method is from, as the docstring of its file says."""
+    """The paper that a method comes from."""
 
     title: str
     authors: str
@@ -21,27 +21,27 @@ class Paper(NamedTuple):
 
     @property
     def short(self) -> str:
-        """As in a sentence: the first author, and where it appeared."""
+        """Return the first author and the venue, as in a citation."""
         first, *others = self.authors.split(", ")
         return ", ".join(filter(None, (f"{first} et al." if others else first, self.venue)))
 
 
-def paper(shelf: str, name: str) -> Paper | None:
-    """The paper of a method: its title, then a line of `authors; venue year; link`."""
-    title, _, rest = _docstring(shelf, name).partition("\n\n")
+def paper(group: str, name: str) -> Paper | None:
+    """Return the paper of a method, read from lines `title` and `authors; venue year; link`; None if it has none."""
+    title, _, rest = _docstring(group, name).partition("\n\n")
     parts = " ".join(rest.partition("\n\n")[0].split()).rstrip(".").split("; ")
-    found = re.fullmatch(r"(.*?) ?(\d{4})", parts[1]) if len(parts) > 1 else None
-    if not found:
+    venue = re.fullmatch(r"(.*?) ?(\d{4})", parts[1]) if len(parts) > 1 else None
+    if not venue:
         return None
     link = parts[2] if len(parts) > 2 else ""
-    return Paper(" ".join(title.split()).rstrip("."), parts[0], found[1], found[2], link)
+    return Paper(" ".join(title.split()).rstrip("."), parts[0], venue[1], venue[2], link)
 
 
-def _docstring(shelf: str, name: str) -> str:
-    """What the file of a method says of itself; it is read, not run, where that is possible: running it takes torch."""
-    factory = registry.known(shelf)[name]
+def _docstring(group: str, name: str) -> str:
+    """Return the docstring of a method's file; parse the file where possible, because an import needs torch."""
+    factory = registry.known(group)[name]
     if isinstance(factory, str):
         spec = find_spec(factory.partition(":")[0])
         if spec and spec.origin and spec.origin.endswith(".py"):
             return ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
-    return inspect.getdoc(inspect.getmodule(registry.find(shelf, name))) or ""
+    return inspect.getdoc(inspect.getmodule(registry.find(group, name))) or ""

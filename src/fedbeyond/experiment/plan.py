@@ -1,4 +1,4 @@
-"""What would be run: told before anything is trained."""
+"""Describe what a configuration would run: the runs, the sites, and what leaves each site. Nothing is trained."""
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -7,207 +7,206 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import nn
 
 from .. import tree
 from ..classifier import Classifier, Task, read
 from ..data.datasets._benchmarks import Outline, outline
 from ..data.partition import split_file
-from ..data.partition.assignment import Division, by_class, count
+from ..data.partition.assignment import Partition, class_counts, count_rows
 from ..data.partition.splits import cut
-from ..engine.reestimation import levels_of
 from ..errors import ConfigError, MissingError
-from ..evaluation.cautions import Held, majority_rate, of_sites, wrapped
+from ..evaluation.cautions import SiteSamples, majority_rate, site_warnings, wrap_warnings
 from ..images import Domains
 from ..method import Method
-from ..networks import weights as files
-from ..networks.moments import tracked
+from ..networks import weights as weight_files
+from ..networks.moments import tracked_layers
 from ..spec import parse, unseen_domains
 from ..wrappers.privacy import promise
 from . import build, registry
 from .config import Config, Train
-from .grid import grid, require_methods
+from .grid import ensure_methods, grid
 
 
 def plan(config: Config) -> str:
-    """The runs, the sites, the sizes and what leaves each site, without training."""
-    require_methods(config)
-    found, missing = look(config.data)
-    runs = list(grid(config, found.images if isinstance(found, Domains) else found.domains))
+    """Return the runs, the sites, the sizes and what leaves each site as text; train nothing."""
+    ensure_methods(config)
+    data, missing = dataset_or_outline(config.data)
+    runs = list(grid(config, data.images if isinstance(data, Domains) else data.domains))
     lines = [f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {config.train.rounds} rounds on {config.data}"]
     lines += [missing] if missing else []
-    lines += weights(config, found)
+    lines += check_weights(config, data)
     methods = list(dict.fromkeys(cell.method for cell in runs))
     targets = list(dict.fromkeys(str(cell.target) for cell in runs))
     lines.append(f"methods: {', '.join(methods)}")
     lines.append(f"targets: {', '.join(targets)}; seeds: {', '.join(map(str, dict.fromkeys(c.seed for c in runs)))}")
-    lines += ["", *sites(runs, found)]
-    for told in leaving([next(cell for cell in runs if cell.method == method) for method in methods], found):
-        lines += ["", *told]
+    lines += ["", *describe_data(runs, data)]
+    for method_lines in describe_methods(
+        [next(cell for cell in runs if cell.method == name) for name in methods], data
+    ):
+        lines += ["", *method_lines]
     return "\n".join(lines) + "\n"
 
 
-def look(spelled: str) -> tuple[Domains | Outline, str]:
-    """A dataset, or what is known of it and a line that says why it is only that."""
+def dataset_or_outline(spelled: str) -> tuple[Domains | Outline, str]:
+    """Load a dataset; if its files are missing, return the facts of a known benchmark, and a line with the reason."""
     try:
         return build.dataset(spelled), ""
     except MissingError as error:
         known = outline(spelled)
         if known is None:
             raise
-        return known, f"data: not found ({error}); planned from what is known of {known.name}"
+        return known, f"data: not found ({error}); planned from the known facts of {known.name}"
 
 
-def sites(runs: list[Config], found: Domains | Outline) -> Iterator[str]:
-    """The domains or clients, and how many images each has for what."""
+def describe_data(runs: list[Config], data: Domains | Outline) -> Iterator[str]:
+    """Yield a line for each domain or client: how many images it has for training, validation and test."""
     config = runs[0]
     train = config.train
     if train.clients_per_domain > 1:
-        how = f"with label_skew {train.label_skew}" if train.label_skew else "labels evenly"
-        yield f"each domain that takes part is shared out to {train.clients_per_domain} sites, {how}"
-    if isinstance(found, Outline):
-        yield f"domains: {', '.join(found.domains)}"
-    elif train.plain and train.validation != "field":
+        labels_rule = f"with label_skew {train.label_skew}" if train.label_skew else "labels spread evenly"
+        yield f"each source domain is split over {train.clients_per_domain} sites, {labels_rule}"
+    if isinstance(data, Outline):
+        yield f"domains: {', '.join(data.domains)}"
+    elif train.plain and train.validation != "official":
         yield "domains (training / validation images):"
-        held: dict[str, Held] = {}
-        for name, (_, labels) in found.images.items():
-            own, val = cut(np.arange(len(labels)), train.validation, name, config.seed)
-            every = by_class(found, {name: np.arange(len(labels))})
-            held[name] = Held(name, len(own), len(val), every)
-            yield f"  {name:16} {len(own):6,} / {len(val):,}   or unseen, all {len(labels):,}{majority(every)}"
-        yield from wrapped(of_sites(held, found.classes))
+        samples: dict[str, SiteSamples] = {}
+        for name, (_, labels) in data.images.items():
+            training, validation = cut(np.arange(len(labels)), train.validation, name, config.seed)
+            counts = class_counts(data, {name: np.arange(len(labels))})
+            samples[name] = SiteSamples(name, len(training), len(validation), counts)
+            sizes = f"{len(training):6,} / {len(validation):,}   or unseen, all {len(labels):,}"
+            yield f"  {name:16} {sizes}{format_majority(counts)}"
+        yield from wrap_warnings(site_warnings(samples, data.classes))
     else:
-        yield from clients(config, found)
+        yield from describe_clients(config, data)
 
 
-def clients(config: Config, found: Domains) -> Iterator[str]:
-    """The clients of a run by name, and what each holds."""
-    divided = build.division(config, found)
-    apart = any(holding.test for holding in divided.clients.values())
-    parts = "training / validation / test" if apart else "training / validation"
-    yield f"clients ({parts} images) with {config.target} unseen, seed {config.seed}:"
-    held = held_by(divided, found)
-    for name, holding in divided.clients.items():
-        mixed = {domain: len(rows) for domain, rows in holding.train.items()}
-        told = f"   of {', '.join(f'{domain} {many:,}' for domain, many in mixed.items())}" if len(mixed) > 1 else ""
-        test = f" / {count(holding.test):,}" if apart else ""
-        rate = majority(held[name].by_class)
-        yield f"  {name:16} {count(holding.train):6,} / {count(holding.val):,}{test}{rate}{told}"
-    for domain, rows in divided.tests.items():
-        held[domain] = Held(domain, None, None, by_class(found, {domain: rows}))
-        whole, rate = len(found.images[domain][1]), majority(held[domain].by_class)
-        many = f"all {whole:,}" if len(rows) == whole else f"{len(rows):,} of {whole:,}"
-        yield f"  {domain:16} unseen, {many}{rate}"
-    yield from wrapped(of_sites(held, found.classes))
+def describe_clients(config: Config, data: Domains) -> Iterator[str]:
+    """Yield a line for each client of a run and each unseen domain, with the number of images."""
+    parts = build.partition(config, data)
+    tested = any(rows.test for rows in parts.clients.values())
+    columns = "training / validation / test" if tested else "training / validation"
+    yield f"clients ({columns} images) with {config.target} unseen, seed {config.seed}:"
+    samples = client_samples(parts, data)
+    for name, rows in parts.clients.items():
+        sizes = {domain: len(index) for domain, index in rows.train.items()}
+        mix = f"   of {', '.join(f'{domain} {size:,}' for domain, size in sizes.items())}" if len(sizes) > 1 else ""
+        test = f" / {count_rows(rows.test):,}" if tested else ""
+        rate = format_majority(samples[name].by_class)
+        yield f"  {name:16} {count_rows(rows.train):6,} / {count_rows(rows.val):,}{test}{rate}{mix}"
+    for domain, index in parts.tests.items():
+        samples[domain] = SiteSamples(domain, None, None, class_counts(data, {domain: index}))
+        total, rate = len(data.images[domain][1]), format_majority(samples[domain].by_class)
+        size = f"all {total:,}" if len(index) == total else f"{len(index):,} of {total:,}"
+        yield f"  {domain:16} unseen, {size}{rate}"
+    yield from wrap_warnings(site_warnings(samples, data.classes))
 
 
-def held_by(divided: Division, found: Domains) -> dict[str, Held]:
-    """Count what each client holds for training and validation, and of which classes."""
-    held = {}
-    for name, holding in divided.clients.items():
-        train, val = by_class(found, holding.train), by_class(found, holding.val)
-        held[name] = Held(holding.domain, sum(train), sum(val), [sum(both) for both in zip(train, val, strict=True)])
-    return held
+def client_samples(parts: Partition, data: Domains) -> dict[str, SiteSamples]:
+    """Count the training and validation images of each client, and their classes."""
+    samples = {}
+    for name, rows in parts.clients.items():
+        train, val = class_counts(data, rows.train), class_counts(data, rows.val)
+        both = [in_train + in_val for in_train, in_val in zip(train, val, strict=True)]
+        samples[name] = SiteSamples(rows.domain, sum(train), sum(val), both)
+    return samples
 
 
-def majority(counts: Sequence[float]) -> str:
-    """Print the share of the most frequent class."""
+def format_majority(counts: Sequence[float]) -> str:
+    """Format the share of the most frequent class; empty if there are no samples."""
     rate = majority_rate(counts)
     return "" if rate is None else f"   majority class {rate:.0%}"
 
 
 def write_splits(config: Config, out: str) -> Iterator[str]:
-    """Write who holds what in each run of a configuration that differs in that; a line for each file."""
-    found = build.dataset(config.data)
-    cells = {(cell.target, cell.seed): cell for cell in grid(config, found.images)}
-    written: dict[Path, Config] = {}
+    """Write a split file for each target and seed of a configuration; yield a line for each file."""
+    data = build.dataset(config.data)
+    cells = {(cell.target, cell.seed): cell for cell in grid(config, data.images)}
+    cell_of: dict[Path, Config] = {}
     for cell in cells.values():
         path = replace(cell, train=replace(Train(), split=out)).split_file() or Path(out)
-        if path in written:
+        if path in cell_of:
             raise ConfigError(
-                f"{out}: {len(cells)} splits are to be written and their names do not differ; choose one with "
-                f"--set target=... --set seed=..., or call them '{{target}}-{{seed}}.json'"
+                f"{out}: {len(cells)} split files would get the same name; choose one split with "
+                f"--set target=... --set seed=..., or name the files '{{target}}-{{seed}}.json'"
             )
-        written[path] = cell
-    for path, cell in written.items():
-        divided = build.division(cell, found)
-        split_file.save(path, divided, found, str(cell.target))
-        many = f"{len(divided.clients)} client{'s' if len(divided.clients) > 1 else ''}"
-        yield f"{path}: {many}, {cell.target} unseen; use it with --set train.split={out}"
+        cell_of[path] = cell
+    for path, cell in cell_of.items():
+        parts = build.partition(cell, data)
+        split_file.save(path, parts, data, str(cell.target))
+        clients = f"{len(parts.clients)} client{'s' if len(parts.clients) > 1 else ''}"
+        yield f"{path}: {clients}, {cell.target} unseen; use it with --set train.split={out}"
 
 
-def leaving(cells: list[Config], found: Domains | Outline) -> Iterator[list[str]]:
-    """Each method's size, and what leaves each site in each round."""
-    shape = found.shape if isinstance(found, Outline) else _shape(found)
-    made = cache(registry.make_one("networks", unloaded(cells[0].network)))
+def describe_methods(cells: list[Config], data: Domains | Outline) -> Iterator[list[str]]:
+    """Yield the lines of each method: the size of its model, and what leaves each site in a round."""
+    shape = data.shape if isinstance(data, Outline) else _shape(data)
+    prototype = cache(registry.make_one("networks", build.without_weights(cells[0].network)))
 
     def network(task: Task) -> Classifier:
-        prototype: Classifier = made(task)
-        return deepcopy(prototype)  # first numbers, which nobody needs here, take longer than a copy
+        net: Classifier = deepcopy(prototype(task))  # a copy is faster than initial parameters, which are not needed
+        return net
 
     for cell in cells:
-        optimizer = registry.make_one("optimizers", cell.optimizer)
-        method = build.adapted(registry.build(cell.method, optimizer=optimizer), cell.train)
-        many = sources(method, cell, found)
-        build.require(method, cell, many)
-        with torch.device("meta"):  # shapes are all that is needed
-            nets = method.networks(Task(found.classes, shape, network, many))
+        method = build.build_method(cell)
+        sources = count_sources(method, cell, data)
+        build.ensure_runnable(method, cell, sources)
+        assembly = build.assemble(cell, data.classes, shape, sources, "meta", method=method, network=network)
+        nets = assembly.nets
         shared = {name: read(nets[name]) for name in method.shared}
         numbers = sum(param.numel() for param in nets["model"].parameters())
-        told = [f"{cell.method}: {cell.network} with {numbers:,} parameters; leaves each site, in a round at the most:"]
+        title = f"{cell.method}: {cell.network} with {numbers:,} parameters"
         if method.pooled:
-            told = [f"{cell.method}: {cell.network} with {numbers:,} parameters; NOT FEDERATED, a reference:"]
-            told.append("  all images and labels of all sites are pooled in one place before the first round")
-            yield told
+            pooled = "all images and labels of all sites are pooled in one place before the first round"
+            yield [f"{title}; NOT FEDERATED, a reference:", f"  {pooled}"]
             continue
+        lines = [f"{title}; each site sends, at most, in a round:"]
         for kind, names in method.sends.items():
             for name, sent in names.items():
                 size = tree.size(sent.like(shared, {}))
-                told.append(f"  {name:16} {sent.kind:12} {size:12,} bytes  (in answer to {kind!r})")
-        told += statistics(method, nets["model"], shape)
-        told.append(f"  the server needs {'sums of these' if method.sums else 'the reply of each site'}")
-        promised = promise(method, cell.train.rounds)
-        told += [f"  {promised}"] if promised else []
-        yield told
+                lines.append(f"  {name:16} {sent.kind:12} {size:12,} bytes  (in reply to {kind!r})")
+        lines += describe_reestimation(assembly)
+        needed = "linear; the server needs only weighted sums"
+        needed = needed if method.linear_aggregation else "per client; the server needs the reply of each site"
+        lines.append(f"  aggregation: {needed}")
+        guarantee = promise(method, cell.train.rounds)
+        lines += [f"  {guarantee}"] if guarantee else []
+        yield lines
 
 
-def statistics(method: Method, net: nn.Module, shape: tuple[int, ...]) -> Iterator[str]:
-    """What leaves a site, and how often it is asked, where BatchNorm statistics are re-estimated."""
-    measured = levels_of(method, net, shape)
-    if measured:
-        channels = sum(layer.num_features for layer in tracked(net).values())
-        yield f"  {'moments':16} {'statistics':12} {8 * channels:12,} bytes  (in answer to 'statistics')"
-        many = f"{len(measured)} exchange{'s' if len(measured) > 1 else ''}"
-        yield f"  BatchNorm is re-estimated in {many} after each round that is evaluated"
+def describe_reestimation(assembly: build.Assembly) -> Iterator[str]:
+    """Yield what leaves a site, and in how many exchanges, if BatchNorm statistics are re-estimated."""
+    levels = assembly.levels()
+    if levels:
+        channels = sum(layer.num_features for layer in tracked_layers(assembly.nets["model"]).values())
+        yield f"  {'moments':16} {'statistics':12} {8 * channels:12,} bytes  (in reply to 'statistics')"
+        exchanges = f"{len(levels)} exchange{'s' if len(levels) > 1 else ''}"
+        yield f"  BatchNorm is re-estimated in {exchanges} after each round that is evaluated"
 
 
-def sources(method: Method, config: Config, found: Domains | Outline) -> int:
-    """From how many sites, or domains if they are pooled, a method learns in a run."""
-    if isinstance(found, Domains):
-        return build.sources(method, build.division(config, found))
-    domains = len(found.domains) - len(unseen_domains(config.target))
+def count_sources(method: Method, config: Config, data: Domains | Outline) -> int:
+    """Count the sites that a method trains on in a run; for a pooled method, their domains."""
+    if isinstance(data, Domains):
+        return build.count_sources(method, build.partition(config, data))
+    domains = len(data.domains) - len(unseen_domains(config.target))
     return domains if method.pooled else domains * config.train.clients_per_domain
 
 
-def weights(config: Config, found: Domains | Outline) -> Iterator[str]:
-    """What is wrong with the file of a network's weights, if only that it is not there."""
+def check_weights(config: Config, data: Domains | Outline) -> Iterator[str]:
+    """Yield a line if the network's weight file is missing; raise `ConfigError` if it does not fit the network."""
     part, *_ = parse(config.network)
     if part.options.get("weights"):
         try:
-            files.read(part.options["weights"])
+            weight_files.read(part.options["weights"])
         except MissingError as error:
             yield str(error)
             return
-        shape = found.shape if isinstance(found, Outline) else _shape(found)
+        shape = data.shape if isinstance(data, Outline) else _shape(data)
         network = registry.make_one("networks", config.network)
-        network(Task(found.classes, shape, network))
-
-
-def unloaded(network: str) -> str:
-    """A network's spelling without the file of its weights."""
-    part, *_ = parse(network)
-    return str(part._replace(options={key: value for key, value in part.options.items() if key != "weights"}))
+        try:
+            network(Task(data.classes, shape, network))
+        finally:
+            weight_files.forget()
 
 
 def _shape(domains: Domains) -> tuple[int, ...]:

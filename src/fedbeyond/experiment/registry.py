@@ -1,4 +1,4 @@
-"""Names for what can be chosen: methods, wrappers, datasets, networks, optimizers; ours and those of plugins."""
+"""The registry of methods, wrappers, datasets, networks, optimizers, schedules and transforms, plugins included."""
 
 import inspect
 import runpy
@@ -14,8 +14,8 @@ from ..spec import Part, parse, spell, spell_value
 
 Factory = Callable[..., Any]
 
-# shelf -> name -> "module:function" (imported when asked for), or the function itself
-SHELVES: dict[str, dict[str, str | Factory]] = {
+# group -> name -> "module:function" (imported on first use), or the function itself
+REGISTRY: dict[str, dict[str, str | Factory]] = {
     "methods": {
         # federated optimisation
         "fedavg": "fedbeyond.methods.fedavg:fedavg",
@@ -31,7 +31,7 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
         "moon": "fedbeyond.methods.moon:moon",
         "perfedavg": "fedbeyond.methods.perfedavg:perfedavg",
         "fedbn": "fedbeyond.methods.fedbn:fedbn",
-        # whose models count how much
+        # weighting of the clients
         "arfl": "fedbeyond.methods.arfl:arfl",
         "afl": "fedbeyond.methods.afl:afl",
         "fedcsa": "fedbeyond.methods.fedcsa:fedcsa",
@@ -124,32 +124,32 @@ SHELVES: dict[str, dict[str, str | Factory]] = {
     },
 }
 
-LOADED: set[str] = set()  # plugins
+LOADED: set[str] = set()  # plugins that this process has loaded
 
 
-def register(shelf: str, name: str, factory: Factory) -> None:
-    """Put a factory of your own on a shelf, under a name nobody has taken."""
-    if known(shelf).get(name, factory) is not factory:
-        raise ConfigError(f"{shelf} already has a {name!r}; choose another name")
-    SHELVES[shelf][name] = factory
+def register(group: str, name: str, factory: Factory) -> None:
+    """Add a factory to a group; raise `ConfigError` if another factory has the name."""
+    if known(group).get(name, factory) is not factory:
+        raise ConfigError(f"{group} already has a {name!r}; choose another name")
+    REGISTRY[group][name] = factory
 
 
-def known(shelf: str) -> Mapping[str, str | Factory]:
-    """Everything on a shelf: what comes with fedbeyond, what was registered, what installed packages offer."""
-    return {**installed(shelf), **SHELVES[shelf]}
+def known(group: str) -> Mapping[str, str | Factory]:
+    """Return all entries of a group: those of fedbeyond, of `register` and of installed packages."""
+    return {**installed(group), **REGISTRY[group]}
 
 
 @cache
-def installed(shelf: str) -> Mapping[str, str]:
-    """What installed packages offer for a shelf; asked once, because looking through all of them takes a while."""
-    return {point.name: point.value for point in entry_points(group=f"fedbeyond.{shelf}")}
+def installed(group: str) -> Mapping[str, str]:
+    """Return the entries that installed packages add to a group; cached, because the search is slow."""
+    return {point.name: point.value for point in entry_points(group=f"fedbeyond.{group}")}
 
 
-def find(shelf: str, name: str) -> Factory:
-    """The factory of that name, or an error that names the nearest."""
-    factory = known(shelf).get(name)
+def find(group: str, name: str) -> Factory:
+    """Return the factory of that name; raise `ConfigError` with the nearest name if there is none."""
+    factory = known(group).get(name)
     if factory is None:
-        raise ConfigError(f"{shelf[:-1]} {name!r} is not known; {nearest(name, known(shelf))} (fedbeyond list {shelf})")
+        raise ConfigError(f"{group[:-1]} {name!r} is not known; {nearest(name, known(group))} (fedbeyond list {group})")
     if isinstance(factory, str):
         module, _, attribute = factory.partition(":")
         factory = getattr(import_module(module), attribute)
@@ -158,81 +158,88 @@ def find(shelf: str, name: str) -> Factory:
 
 
 def presets(factory: Factory) -> dict[str, dict[str, Any]]:
-    """A factory's named sets of options; `default` is what its signature says."""
+    """Return a factory's named sets of options; `default` holds the defaults of its signature."""
     return {"default": {}, **getattr(factory, "__globals__", {}).get("PRESETS", {})}
 
 
 def options(factory: Factory) -> dict[str, inspect.Parameter]:
-    """What can be set on a factory: its parameters with a default, but for what the run provides."""
+    """Return the options of a factory: its parameters with a default, except those that the run provides."""
     parameters = inspect.signature(factory).parameters
     return {n: p for n, p in parameters.items() if p.default is not p.empty and n != "optimizer"}
 
 
-def make(shelf: str, part: Part, *given: Any, **provided: Any) -> Any:
-    """Call the factory that `part` names with its preset, its options and what the run provides."""
+def make(group: str, part: Part, *given: Any, **provided: Any) -> Any:
+    """Call the factory named by `part` with its preset, its options and the arguments that the run provides."""
     from pydantic import ValidationError
 
-    factory = find(shelf, part.name)
+    factory = find(group, part.name)
     sets = presets(factory)
     takes = inspect.signature(factory).parameters
-    if "preset" in takes:  # any name will do, and the factory is told which
+    if "preset" in takes:  # the factory accepts any name and receives it
         sets, provided = {part.preset: {}}, provided | {"preset": part.preset}
     elif part.preset not in sets:
         raise ConfigError(f"{part.name!r} has no preset {part.preset!r}; it has {', '.join(sets)}")
     settable = options(factory)
     for key in part.options:
         if key not in settable:
-            has = ", ".join(f"{n}={spell_value(p.default)}" for n, p in settable.items()) or "none"
-            raise ConfigError(f"{part.name!r} has no option {key!r}; {nearest(key, settable)} (its options: {has})")
+            known_options = ", ".join(f"{n}={spell_value(p.default)}" for n, p in settable.items()) or "none"
+            raise ConfigError(
+                f"{part.name!r} has no option {key!r}; {nearest(key, settable)} (its options: {known_options})"
+            )
     accepted = {k: v for k, v in provided.items() if k in takes}
     try:
         return checked(factory)(*given, **{**sets[part.preset], **part.options, **accepted})
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(step) for step in first["loc"])
-        raise ConfigError(f"{part.name}: {place}={first['input']!r} does not fit: {first['msg']}") from None
+        key = ".".join(str(step) for step in first["loc"])
+        raise ConfigError(f"{part.name}: {key}={first['input']!r} is not valid: {first['msg']}") from None
     except ValueError as error:
         raise ConfigError(f"{part}: {error}") from None
 
 
 @cache
 def checked(factory: Factory) -> Factory:
-    """A factory that refuses options of the wrong type."""
+    """Wrap a factory so that it rejects options of the wrong type."""
     from pydantic import validate_call
 
     return validate_call(config={"arbitrary_types_allowed": True})(factory)
 
 
-def make_one(shelf: str, text: str, **provided: Any) -> Any:
-    """Make a part that stands alone: a dataset, a network, an optimizer."""
+def make_one(group: str, text: str, **provided: Any) -> Any:
+    """Build a dataset, a network, an optimizer, a schedule or a transform from its spec."""
+    return make(group, single(text), **provided)
+
+
+def single(text: str) -> Part:
+    """Parse a spec that must name one thing; `ConfigError` if several are joined with '+'."""
     part, *others = parse(text)
     if others:
-        raise ConfigError(f"{text!r}: only methods can be joined with '+'")
-    return make(shelf, part, **provided)
+        raise ConfigError(f"{text!r}: only a method and wrappers can be joined with '+'; give one name")
+    return part
 
 
 def build(text: str, **provided: Any) -> Any:
-    """The method that a spelling names: the first part, wrapped in each of the others in turn."""
+    """Build a method from its spec: the first part, wrapped in each of the others in turn."""
     first, *others = parse(text)
     if first.name in known("wrappers"):
-        raise ConfigError(f"{first.name!r} goes on top of a method: spell it as fedavg+{first.name}")
+        raise ConfigError(f"{first.name!r} is a wrapper and needs a method before it; write fedavg+{first.name}")
     method, private = make("methods", first, **provided), None
     for part in others:
         if part.name in known("methods"):
-            raise ConfigError(f"{text!r}: {part.name!r} is a method of its own; one method, then wrappers")
+            raise ConfigError(f"{text!r}: {part.name!r} is a method, not a wrapper; give one method, then wrappers")
         method = make("wrappers", part, method)
         private = private or (part if method.privacy else None)
-        if private and not method.sealed:  # something would leave without the noise that was promised
-            before = (one for one in others if one is not private)
+        if private and not method.keeps_privacy:  # something would leave the site without noise
+            wrappers = (wrapper for wrapper in others if wrapper is not private)
             raise ConfigError(
                 f"{text!r}: {part.name} changes what leaves a site after {private.name} added noise to it; put "
-                f"{private.name} last, as in {spell((first, *before, private))}"
+                f"{private.name} last, as in {spell((first, *wrappers, private))}"
             )
     return method
 
 
 def load_plugins(plugins: Iterable[str]) -> None:
-    """Run files or import modules that register what they bring; each once in a process."""
+    """Run plugin files or import plugin modules, which call `register`; each once in a process."""
     for plugin in plugins:
         is_file = plugin.endswith(".py")
         if is_file and not Path(plugin).is_file():

@@ -1,7 +1,8 @@
-"""A model as one ONNX file, which gives calibrated chances wherever there is an ONNX runtime, without torch.
+"""Write a model as an ONNX file that computes calibrated probabilities in any ONNX runtime, without torch.
 
-Images go in as decoders give them, bytes in rows of pixels, and chances come out: scaling, the order of channels and
-the temperature are inside the file, so that nobody can get them wrong. What is written was tried beside torch before.
+The input is images as decoders return them: bytes in rows of pixels. The output is probabilities. Scaling, the order of
+channels and the temperature are inside the file, so that a user cannot get them wrong. The output is compared with
+torch's before the file is written.
 """
 
 import json
@@ -23,79 +24,79 @@ from ..images import pixels
 
 FILE = "model.onnx"
 OPSET = 18
-CLOSE = 1e-4  # how far a chance may be from torch's
+TOLERANCE = 1e-4  # largest accepted difference of a probability from torch's
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
 def require_packages() -> None:
-    """Refuse to begin without what is needed to end."""
+    """Raise ConfigError if a package that the export needs is not installed."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise ConfigError(f"--onnx needs {', '.join(missing)}; pip install 'fedbeyond[onnx]', or leave out --onnx")
 
 
-class Portable(nn.Module):
-    """A network from what a file or a table holds to calibrated chances."""
+class Calibrated(nn.Module):
+    """A network from image bytes or table rows to calibrated probabilities."""
 
-    def __init__(self, net: nn.Module, heat: float) -> None:
+    def __init__(self, net: nn.Module, temperature: float) -> None:
         super().__init__()
-        self.net, self.heat = net, heat
+        self.net, self.temperature = net, temperature
 
-    def forward(self, given: Tensor) -> Tensor:
-        x = pixels(given.permute(0, 3, 1, 2)) if given.dtype == torch.uint8 else given
-        return (self.net(x) / self.heat).softmax(1)  # type: ignore[no-any-return]
+    def forward(self, inputs: Tensor) -> Tensor:
+        x = pixels(inputs.permute(0, 3, 1, 2)) if inputs.dtype == torch.uint8 else inputs
+        return (self.net(x) / self.temperature).softmax(1)  # type: ignore[no-any-return]
 
 
-def portable(net: nn.Module, card: dict[str, Any], samples: Sequence[Tensor]) -> tuple[bytes, dict[str, Any]]:
-    """The file's contents, and what the card says of it; `samples` are images or rows to try it on, as sites hold them.
+def to_onnx(net: nn.Module, card: dict[str, Any], samples: Sequence[Tensor]) -> tuple[bytes, dict[str, Any]]:
+    """Return the file's contents and its entry in the card; `samples` are images or rows of the sites to test it on.
 
-    The file is tried on them all at once and on the first alone: it takes any number.
+    The file is tested on all samples as one batch and on the first alone, as it accepts any batch size.
     """
-    whole = Portable(net, float(card["temperature"])).eval()
-    given = as_files_have_them(torch.cat(list(samples)))
-    content = converted(whole, given[:2], card)
-    gap = max(difference(content, whole, some) for some in (given, given[:1]))
-    if not gap <= CLOSE:
+    calibrated = Calibrated(net, float(card["temperature"])).eval()
+    inputs = to_pixel_rows(torch.cat(list(samples)))
+    content = convert(calibrated, inputs[:2], card)
+    gap = max(difference(content, calibrated, batch) for batch in (inputs, inputs[:1]))
+    if not gap <= TOLERANCE:
         raise ConfigError(
-            f"{card['network']} as ONNX gives chances that are {gap:.2g} away from torch's, {CLOSE:g} is the most that "
-            "is let pass; nothing was written: export without --onnx"
+            f"{card['network']} as ONNX gives probabilities that differ from torch's by {gap:.2g}, more than "
+            f"{TOLERANCE:g}; nothing was written: export without --onnx"
         )
-    size = " x ".join(["any number", *map(str, given.shape[1:])])
-    told = {
+    size = " x ".join(["any number", *map(str, inputs.shape[1:])])
+    entry = {
         "file": FILE,
         "opset": OPSET,
-        "input": f"'{name(given)}', {'bytes (uint8)' if given.dtype == torch.uint8 else 'float32'}, {size}",
-        "output": f"'chances', float32, any number x {len(card['classes'])}: of each class, calibrated, adding up to 1",
-        "tried_on": len(given),
+        "input": f"'{input_name(inputs)}', {'bytes (uint8)' if inputs.dtype == torch.uint8 else 'float32'}, {size}",
+        "output": f"'probabilities', float32, any number x {len(card['classes'])}: calibrated, sum 1",
+        "tested_on": len(inputs),
         "largest_difference": float(f"{gap:.2g}"),
         "versions": {package: version(package) for package in ("torch", *PACKAGES)},
     }
-    return content, told
+    return content, entry
 
 
-def as_files_have_them(x: Tensor) -> Tensor:
-    """Images as rows of pixels, each red, green and blue; what is no bytes as it is."""
+def to_pixel_rows(x: Tensor) -> Tensor:
+    """Convert images to rows of RGB pixels; return other inputs unchanged."""
     return x.permute(0, 2, 3, 1).contiguous() if x.dtype == torch.uint8 else x
 
 
-def name(given: Tensor) -> str:
-    """What the input is called."""
-    return "images" if given.ndim == 4 else "rows"
+def input_name(inputs: Tensor) -> str:
+    """Return the name of the ONNX input."""
+    return "images" if inputs.ndim == 4 else "rows"
 
 
-def converted(whole: nn.Module, example: Tensor, card: dict[str, Any]) -> bytes:
-    """A network as ONNX."""
+def convert(net: nn.Module, example: Tensor, card: dict[str, Any]) -> bytes:
+    """Convert a network to ONNX."""
     try:
         with torch.no_grad(), quiet():
             from onnx import helper
 
             program = torch.onnx.export(
-                whole,
-                (torch.cat([example, example]),),  # of one alone the exporter would think that it stays so
+                net,
+                (torch.cat([example, example]),),  # with a batch of one the exporter would fix the batch size
                 dynamo=True,
                 opset_version=OPSET,
-                input_names=[name(example)],
-                output_names=["chances"],
+                input_names=[input_name(example)],
+                output_names=["probabilities"],
                 dynamic_shapes=({0: torch.export.Dim("number")},),
                 verbose=False,
             )
@@ -108,35 +109,35 @@ def converted(whole: nn.Module, example: Tensor, card: dict[str, Any]) -> bytes:
         raise ConfigError(f"{card['network']} cannot be written as ONNX ({reason}); export without --onnx") from error
 
 
-def difference(content: bytes, whole: nn.Module, given: Tensor) -> float:
-    """The largest difference between a chance that onnxruntime computes and torch's; NaN is no small one."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would note ids in the user's home
+def difference(content: bytes, net: nn.Module, inputs: Tensor) -> float:
+    """Return the largest difference between the probabilities of onnxruntime and torch; NaN if one is NaN."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would write ids into the user's home
     import onnxruntime
 
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        found = session.run(["chances"], {name(given): given.numpy()})[0]
-    except Exception as error:  # onnxruntime has no class of its own for what it cannot do
+        outputs = session.run(["probabilities"], {input_name(inputs): inputs.numpy()})[0]
+    except Exception as error:  # onnxruntime has no base class for its errors
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(f"onnxruntime cannot run the model ({reason}); export without --onnx") from error
     with torch.no_grad():
-        return float(np.abs(found - whole(given).numpy()).max())
+        return float(np.abs(outputs - net(inputs).numpy()).max())
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What the exporter says of itself and its packages is nothing that a user could act upon."""
-    talkers = [
+    """Silence the exporter's logs and warnings, which a user cannot act upon."""
+    loggers = [
         logging.getLogger(path) for path in ("torch.onnx._internal.exporter._registration", "onnxscript", "onnx_ir")
     ]
-    levels = [talker.level for talker in talkers]
-    for talker in talkers:
-        talker.setLevel(logging.ERROR)
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             for category in (FutureWarning, DeprecationWarning):
                 warnings.filterwarnings("ignore", category=category, module=r"torch\.|onnx|copyreg")
             yield
     finally:
-        for talker, level in zip(talkers, levels, strict=True):
-            talker.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,11 +1,13 @@
-"""What server and sites write to each other when they are on different machines: short notes, and a tree.
+"""Messages between a server and its sites: short notes as JSON, and a tree as safetensors.
 
-An engine that carries letters needs to know nothing of what they say. Notes are JSON, trees are safetensors: nothing
-that a machine receives is ever run.
+A transport carries messages without knowing what they contain. Only JSON and tensors are read from a message: nothing
+that a machine receives is executed.
 """
 
 import json
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from .. import tree
 from ..experiment.checkpoint import pack, unpack
@@ -14,38 +16,41 @@ from ..tree import Tree
 ENROL, ASK, EVALUATE, MEASURE, REPLY, FAILURE = "enrol", "ask", "evaluate", "measure", "reply", "failure"
 
 
-class Letter(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Message:
     """One message, to a site or from it."""
 
-    subject: str  # enrol, ask, evaluate or measure; of an answer: reply or failure
+    subject: str  # enrol, ask, evaluate or measure; of a reply: reply or failure
     notes: dict[str, Any]
-    body: Tree = {}  # noqa: RUF012 (never written to)
+    body: Tree = field(default_factory=dict)
+    packed: bytes | None = None  # the body as bytes, if they exist: as received, or shared by several messages
+    received: str | None = None  # the text as received
 
-    @property
+    @cached_property
     def text(self) -> str:
-        """All but the tree, whose order safetensors does not keep."""
+        """Everything except the tree, with the order of its leaves, which safetensors does not keep."""
+        if self.received is not None:
+            return self.received
         return json.dumps({"subject": self.subject, "notes": self.notes, "order": list(tree.flatten(self.body))})
 
-    @property
+    @cached_property
     def content(self) -> bytes:
-        """The tree."""
-        return pack(self.body)
+        """The tree as bytes."""
+        return pack(self.body) if self.packed is None else self.packed
 
 
-def opened(text: str, content: bytes) -> Letter:
-    """The letter with this text and content; ValueError if it is none."""
-    told, flat = json.loads(text), tree.flatten(unpack(content))
-    if not isinstance(told, dict) or [type(told.get(key)) for key in ("subject", "notes", "order")] != [
-        str,
-        dict,
-        list,
-    ]:
-        raise ValueError("no letter of fedbeyond")
-    if sorted(map(str, told["order"])) != sorted(flat):
-        raise ValueError("a letter that names other leaves than its tree has")
-    return Letter(told["subject"], told["notes"], tree.unflatten({path: flat[path] for path in told["order"]}))
+def parse_message(text: str, content: bytes) -> Message:
+    """Return the message that was received as this text and content; `ValueError` if it is not one."""
+    record, flat = json.loads(text), tree.flatten(unpack(content))
+    kinds = [type(record.get(key)) for key in ("subject", "notes", "order")] if isinstance(record, dict) else []
+    if kinds != [str, dict, list]:
+        raise ValueError("not a message of fedbeyond")
+    if sorted(map(str, record["order"])) != sorted(flat):
+        raise ValueError("the message names other leaves than its tree has")
+    body = tree.unflatten({path: flat[path] for path in record["order"]})
+    return Message(record["subject"], record["notes"], body, content, text)
 
 
-def failure(error: Exception, **notes: str) -> Letter:
-    """What a site answers if it cannot."""
-    return Letter(FAILURE, {"reason": f"{type(error).__name__}: {error}"} | notes)
+def failure_message(error: Exception, **notes: str) -> Message:
+    """Return the reply of a site that cannot answer a message."""
+    return Message(FAILURE, {"reason": f"{type(error).__name__}: {error}"} | notes)

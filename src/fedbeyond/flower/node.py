@@ -1,4 +1,4 @@
-"""A site on a machine of its own: what it is told of a run, its own data and folder, and its answer to every letter."""
+"""A site on a machine of its own: prepare it for a run on its own data, and answer every message of the server."""
 
 import re
 from collections.abc import Mapping
@@ -9,179 +9,115 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from .. import NUMERICS, WIRE, __version__, _io, spec, tree
-from ..classifier import Task
-from ..client import answer, enrol, weight
-from ..data.partition.assignment import Division, completed, hand_out, own_tests, taken
-from ..data.partition.splits import holdings, left_out
-from ..engine.reestimation import is_measured, moments_of
-from ..errors import ConfigError, DataError, FederationError, StorageError
-from ..evaluation.evaluators import measured
-from ..experiment import checkpoint, registry
-from ..experiment.build import dataset, method_of, networks, of_a_site, public, require, rules
+from .. import NUMERICS, WIRE, __version__, _io, tree
+from ..client import answer, enrol, private_bytes
+from ..engine.reestimation import ensure_no_noise, is_reestimated, moments_of
+from ..errors import ConfigError, FederationError, StorageError
+from ..evaluation.evaluators import evaluate_at_site
+from ..experiment import checkpoint
+from ..experiment.build import (
+    assemble,
+    build_method,
+    ensure_runnable,
+    public,
+    site_options,
+    without_weights,
+)
 from ..experiment.config import Config, parse
-from ..images import Domains, Split
+from ..images import Split
 from ..method import Method
-from ..server import Post, Request
+from ..server import Envelope, Request
 from ..site import Site
 from ..tree import Tree
-from .messages import ASK, ENROL, EVALUATE, MEASURE, REPLY, Letter, failure
+from .messages import ASK, ENROL, EVALUATE, MEASURE, REPLY, Message, failure_message
 from .policy import Policy, audit
-from .site_config import Machine
+from .site_config import SiteConfig
+from .site_data import own_domain, read_secret, site_splits
 
-SECRET = 32  # bytes
 
-
-class Host(NamedTuple):
-    """All that a site needs to answer letters of one run."""
+class Node(NamedTuple):
+    """Everything that a site needs to answer the messages of one run."""
 
     name: str
     method: Method
     site: Site | None  # a guest has none
     net: nn.Module
-    splits: Mapping[str, Split]  # what it judges models on
+    splits: Mapping[str, Split]  # that it evaluates models on
     folder: Path
-    facts: dict[str, Any]  # what it tells when it enrols
-    policy: Policy = Policy()  # what it allows
+    facts: dict[str, Any]  # that it reports when it enrols
+    policy: Policy = Policy()  # what the site allows
 
 
-def host(machine: Machine, config: Config, sources: int, number: int = 0) -> Host:
-    """The site as a run needs it, on its own data."""
-    method = federated(config)
-    policy = Policy.read(machine.policy) if machine.policy else Policy()
-    policy.allow(config, method, number)
-    domains = own_data(machine)
-    data = held(machine, config, domains)
-    shape = tuple(next(iter(data.values()))[0].shape[1:])
-    task = Task(domains.classes, shape, registry.make_one("networks", config.network), sources)
-    nets = networks(method, task, config.seed, machine.device)
-    facts: dict[str, Any] = {"site": machine.site, "role": machine.role, "shape": list(shape)}
+def prepare_node(site_config: SiteConfig, config: Config, sources: int, number: int = 0) -> Node:
+    """Prepare a site for a run on its own data; raise if its policy does not allow the run."""
+    method = federated_method(config)
+    policy = Policy.read(site_config.policy) if site_config.policy else Policy()
+    policy.ensure_allowed(config, method, number)
+    domains = own_domain(site_config)
+    splits = site_splits(site_config, config, domains)
+    shape = tuple(next(iter(splits.values()))[0].shape[1:])
+    assembly = assemble(config, domains.classes, shape, sources, site_config.device, method=method)
+    net = assembly.nets["model"]
+    facts: dict[str, Any] = {"site": site_config.site, "role": site_config.role, "shape": list(shape)}
     facts |= {"fedbeyond": __version__, "wire": WIRE, "numerics": NUMERICS}
-    facts |= {"classes": list(domains.classes), "domain": machine.domain or machine.site}
-    if machine.role == "guest":
-        return Host(machine.site, method, None, nets["model"], data, machine.folder, facts, policy)
-    if is_measured(method, nets["model"]):  # levels would cost a pass for every message
-        policy.measure()
-    policy.enough(len(data["train"][1]))
-    judged = {part: split for part, split in data.items() if part != "train"}
-    facts |= {"images": {part: len(split[1]) for part, split in data.items()}}
-    data = {part: data[part] for part in ("train", "val")}
-    require(method, config, max(sources, method.least))  # how many sites there are is the server's to know
+    facts |= {"classes": list(domains.classes), "domain": site_config.domain or site_config.site}
+    if site_config.role == "guest":
+        return Node(site_config.site, method, None, net, splits, site_config.folder, facts, policy)
+    if is_reestimated(method, net):  # the levels themselves would cost a forward pass for every message
+        ensure_no_noise(method)
+        policy.ensure_statistics_allowed()
+    policy.ensure_enough_images(len(splits["train"][1]))
+    facts |= {"images": {part: len(split[1]) for part, split in splits.items()}}
+    evaluated = {part: split for part, split in splits.items() if part != "train"}
+    data = {part: splits[part] for part in ("train", "val")}
+    ensure_runnable(method, config, max(sources, method.min_clients))  # the server checks the number of sites
     if method.public:
         data = data | {"public": public(config, shape)}
-    secret = noise_secret(machine) if method.privacy else b""
-    site = Site(machine.site, data, nets, secret=secret, **of_a_site(config, method, machine.device))
-    return Host(machine.site, method, site, nets["model"], judged, machine.folder, facts, policy)
+    secret = read_secret(site_config) if method.privacy else b""
+    options = site_options(config, method, site_config.device)
+    site = Site(site_config.site, data, assembly.nets, secret=secret, **options)
+    return Node(site_config.site, method, site, net, evaluated, site_config.folder, facts, policy)
 
 
-def noise_secret(machine: Machine) -> bytes:
-    """What the server does not know of a site's noise: it could take the noise off again."""
-    if machine.secret is None:
-        raise ConfigError(
-            f"site {machine.site!r} has no secret, and noise that a server can work out protects nothing; make one by "
-            "'head -c 32 /dev/urandom > secret; chmod 600 secret' and name it in site.toml, as in secret = \"secret\" "
-            '(secret = "" does without, for a trial)'
-        )
-    if not machine.secret:
-        return b""
-    try:
-        held = Path(machine.secret).read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"site {machine.site!r}: its secret cannot be read: {error}; see 'secret' in site.toml"
-        ) from None
-    if len(held) < SECRET:
-        raise ConfigError(
-            f"{machine.secret} has {len(held)} bytes, a secret has {SECRET} or more: head -c 32 /dev/urandom"
-        )
-    return held
+def federated_method(config: Config, sites: int | None = None) -> Method:
+    """Build the method of a run; `ConfigError` if it runs only in a simulation, or not on so many sites.
 
-
-def playable(config: Config, sites: int) -> Method:
-    """The method of a run on so many sites, unless they cannot play it."""
-    method = federated(config)
-    require(method, config, sites)
-    return method
-
-
-def unweighted(network: str) -> str:
-    """A network without the file that its first numbers are from: a site computes with those that it receives."""
-    (part,) = spec.parse(network)
-    return str(part._replace(options={key: value for key, value in part.options.items() if key != "weights"}))
-
-
-def federated(config: Config) -> Method:
-    """The method of a run, unless only a simulation can give it; refused before a plugin that a letter names is run."""
+    Plugins are refused before the method is built: a message must not name code to run.
+    """
     train = config.train
     given = {"plugins": config.plugins, "train.split": train.split, "train.mixing": train.mixing}
     for key, value in given.items():
         if value:
-            raise ConfigError(f"{key} = {value!r} cannot be told to sites on other machines; leave it out, or simulate")
-    method = method_of(config)
+            raise ConfigError(f"{key} = {value!r} cannot be sent to sites on other machines; leave it out, or simulate")
+    method = build_method(config)
     if method.pooled:
         raise ConfigError(f"{config.method} pools the data of all sites, which no federation can; simulate it")
+    if sites is not None:
+        ensure_runnable(method, config, sites)
     return method
 
 
-def own_data(machine: Machine) -> Domains:
-    """The data of the site's own domain, and nobody else's."""
-    domains, domain = dataset(machine.data), machine.domain or machine.site
-    if domain not in domains.images:
-        raise DataError(
-            f"site {machine.site!r}: {machine.data} has no domain {domain!r}, it has {', '.join(domains.images)}; name "
-            "one of them in the node's config, as in domain='...'"
-        )
-    if machine.classes and set(machine.classes) != set(domains.classes):
-        other = {
-            "lacks": set(machine.classes) - set(domains.classes),
-            "has": set(domains.classes) - set(machine.classes),
-        }
-        told = ", ".join(f"{word} {', '.join(sorted(names))}" for word, names in other.items() if names)
-        raise DataError(
-            f"site {machine.site!r} {told}; the federation's classes are {', '.join(machine.classes)}: rename its own, "
-            "or agree on others"
-        )
-    return domains._replace(images={domain: domains.images[domain]})
-
-
-def held(machine: Machine, config: Config, domains: Domains) -> dict[str, Split]:
-    """What the site trains and validates on, or what a guest judges models on: the rows that a simulation gives it."""
-    (domain,) = domains.images
-    if machine.role == "guest":
-        unseen = taken(domains, {domain: left_out(domains, domain, rules(config.train))})
-        return {"test": completed(domains, unseen, unseen)}
-    clients = holdings(domains, [domain], config.seed, rules(config.train))
-    if machine.site not in clients:
-        raise ConfigError(
-            f"site {machine.site!r} is none of the clients of {domain!r}: {', '.join(clients)}; rename it, or set "
-            "train.clients_per_domain"
-        )
-    alone = Division({machine.site: clients[machine.site]}, {})
-    own = {"own_test": split for split in own_tests(domains, alone).values()}  # noqa: B035 (one, or none)
-    return hand_out(domains, alone)[0][machine.site] | own
-
-
-def respond(machine: Machine, letter: Letter) -> Letter:
-    """A site's answer to a letter of the server, and a line of its log for either; what goes wrong is an answer too."""
+def respond(site_config: SiteConfig, message: Message) -> Message:
+    """Answer a message of the server, and log both in the audit log; an error becomes the reply."""
     try:
-        audit(machine.folder, "in", letter)
-        notes = letter.notes
+        audit(site_config.folder, "in", message)
+        notes = message.notes
         ensure_same_versions(notes)
-        own = {"data": machine.data, "public": machine.public}  # whatever the server says of them
+        own = {"data": site_config.data, "public": site_config.public}  # the site's own, whatever the server sent
         config = parse(notes["config"] | own, "the server's configuration")
-        config = replace(config, network=unweighted(config.network))
-        answered = reply(host(machine, config, int(notes["sources"]), int(notes.get("round", 0))), letter)
-        audit(machine.folder, "out", answered, letter)
+        config = replace(config, network=without_weights(config.network))
+        answered = reply(prepare_node(site_config, config, int(notes["sources"]), int(notes.get("round", 0))), message)
+        audit(site_config.folder, "out", answered, message)
         return answered
-    except Exception as error:  # a site that fails says why, as in the simulator
-        failed = failure(error, site=machine.site)
+    except Exception as error:  # a site that raises replies with the reason, as in the simulator
+        failed = failure_message(error, site=site_config.site)
         with suppress(StorageError):
-            audit(machine.folder, "out", failed, letter)
+            audit(site_config.folder, "out", failed, message)
         return failed
 
 
 def ensure_same_versions(notes: Mapping[str, Any]) -> None:
-    """Refuse a server whose messages or whose results are of another version than this site's."""
+    """Raise `FederationError` if the server has another version of messages or of results than this site."""
     for key, own in (("wire", WIRE), ("numerics", NUMERICS)):
         if notes.get(key) != own:
             raise FederationError(
@@ -190,72 +126,72 @@ def ensure_same_versions(notes: Mapping[str, Any]) -> None:
             )
 
 
-def reply(host: Host, letter: Letter) -> Letter:
-    """The answer of a site that is ready for a run."""
-    notes = letter.notes
-    wanted = notes.get("site", host.name)
-    if wanted != host.name:
-        raise FederationError(f"this is {host.name!r}, and the letter is for {wanted!r}")
+def reply(node: Node, message: Message) -> Message:
+    """Answer a message for a run that the site is prepared for."""
+    notes = message.notes
+    wanted = notes.get("site", node.name)
+    if wanted != node.name:
+        raise FederationError(f"this is {node.name!r}, but the message is for {wanted!r}")
     if not re.fullmatch(r"\w{1,64}", str(notes["run"])):  # it becomes the name of a file
-        raise FederationError(f"{notes['run']!r} is no name of a run")
-    path = host.folder / f"{notes['run']}.safetensors"
-    if letter.subject == ENROL:
-        return Letter(REPLY, host.facts | {"kept": weight(_slots(host, path)) if host.site else 0})
-    if letter.subject == EVALUATE:
-        host.policy.judge()
-        models = {str(name): letter.body[str(place)] for place, name in enumerate(notes["models"])}
-        scores = measured(host.net, models, host.name, host.splits)
-        return Letter(REPLY, {"client": host.name, "scores": scores})
-    if letter.subject == MEASURE and host.site is not None:
-        return _moments(host, path.with_suffix(".evaluated"), letter)
-    if letter.subject != ASK or host.site is None:
-        raise FederationError(f"{host.name!r} does not answer {letter.subject!r}: its role is {host.facts['role']}")
-    request = Request(str(notes["kind"]), letter.body, (host.name,))
-    accepted = {host.name: int(notes["accepted"])} if "accepted" in notes else {}
-    post = Post(int(notes["round"]), int(notes["ticket"]), accepted, str(notes["run"]))
-    answered, slots = answer(host.method.client, host.site, _slots(host, path), request, post)
-    with _io.storing(host.folder):
-        host.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    checkpoint.save(path, slots)  # before it answers: what was never kept cannot be accepted
-    told = {"client": answered.client, "weight": answered.weight, "kept": weight(slots)}
-    if host.method.privacy:
-        told |= {"answers": counted(host, path.with_suffix(".answers"), answered.body)}
-    return Letter(REPLY, told, answered.body)
+        raise FederationError(f"{notes['run']!r} is not the name of a run")
+    path = node.folder / f"{notes['run']}.safetensors"
+    if message.subject == ENROL:
+        kept = private_bytes(_load_state(node, path)) if node.site else 0
+        return Message(REPLY, node.facts | {"private_bytes": kept})
+    if message.subject == EVALUATE:
+        node.policy.ensure_scores_allowed()
+        models = {str(name): message.body[str(place)] for place, name in enumerate(notes["models"])}
+        scores = evaluate_at_site(node.net, models, node.name, node.splits)
+        return Message(REPLY, {"client": node.name, "scores": scores})
+    if message.subject == MEASURE and node.site is not None:
+        return _moments(node, path.with_suffix(".evaluated"), message)
+    if message.subject != ASK or node.site is None:
+        raise FederationError(f"{node.name!r} does not answer {message.subject!r}: its role is {node.facts['role']}")
+    request = Request(str(notes["kind"]), message.body, (node.name,))
+    envelope = Envelope.from_dict(notes)
+    answered, client_state = answer(node.method.client, node.site, _load_state(node, path), request, envelope)
+    with _io.storing(node.folder):
+        node.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    checkpoint.save(path, client_state)  # before the reply: a state that was not stored must not be accepted
+    reply_notes = {"client": answered.client, "weight": answered.weight, "private_bytes": private_bytes(client_state)}
+    if node.method.privacy:
+        reply_notes |= {"replies_counted": count_reply(node, path.with_suffix(".replies"), answered.body)}
+    return Message(REPLY, reply_notes, answered.body)
 
 
-def _moments(host: Host, path: Path, letter: Letter) -> Letter:
-    """Answer for one level of BatchNorm layers; the model comes with the first, and is kept for those after it."""
-    assert host.site
-    if not host.method.reestimate:
-        raise FederationError(f"{host.name} sends no statistics: this run's train.batchnorm is not 'reestimate'")
-    host.policy.measure()
-    number, body = int(letter.notes["round"]), letter.body
+def _moments(node: Node, path: Path, message: Message) -> Message:
+    """Answer a request for one level of BatchNorm layers; the model comes with the first and is kept to the last."""
+    assert node.site
+    if not node.method.reestimate:
+        raise FederationError(f"{node.name} sends no statistics: this run's train.batchnorm is not 'reestimate'")
+    node.policy.ensure_statistics_allowed()
+    number, body = int(message.notes["round"]), message.body
     if "model" in body:
-        with _io.storing(host.folder):
-            host.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _io.storing(node.folder):
+            node.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         checkpoint.save(path, body["model"], round=number)
     if not path.exists():
-        raise FederationError(f"{host.name} has not received the model whose moments are asked for")
+        raise FederationError(f"{node.name} has not received the model whose moments are requested")
     model, notes = checkpoint.load(path)
     if notes["round"] != number:
-        raise FederationError(f"{host.name} keeps the model of round {notes['round']}, not of round {number}")
-    answered = moments_of(host.site, model, Request(str(letter.notes["kind"]), body, (host.name,)))
+        raise FederationError(f"{node.name} has the model of round {notes['round']}, not of round {number}")
+    answered = moments_of(node.site, model, Request(str(message.notes["kind"]), body, (node.name,)))
     if not body["remaining"]:
         path.unlink(missing_ok=True)
-    return Letter(REPLY, {"client": answered.client, "weight": answered.weight}, answered.body)
+    return Message(REPLY, {"client": answered.client, "weight": answered.weight}, answered.body)
 
 
-def counted(host: Host, path: Path, body: Tree) -> int:
-    """How many different answers of a run have left with this one; the same one again tells nothing new."""
-    given = path.read_text("utf-8").split() if path.exists() else []
-    if (name := tree.digest(body).hex()) not in given:
-        host.policy.afford(host.method, len(given) + 1)
-        given.append(name)
-        _io.write(path, "\n".join(given).encode())
-    return len(given)
+def count_reply(node: Node, path: Path, body: Tree) -> int:
+    """Count the different replies of a run that have left, with this one; a repeated reply reveals nothing new."""
+    digests = path.read_text("utf-8").split() if path.exists() else []
+    if (name := tree.digest(body).hex()) not in digests:
+        node.policy.ensure_affordable(node.method, len(digests) + 1)
+        digests.append(name)
+        _io.write(path, "\n".join(digests).encode())
+    return len(digests)
 
 
-def _slots(host: Host, path: Path) -> Tree:
-    """What the site kept of this run, or what it begins with."""
-    assert host.site
-    return checkpoint.load(path)[0] if path.exists() else enrol(host.method.client, host.site)
+def _load_state(node: Node, path: Path) -> Tree:
+    """Load the private state of a site for this run, or its initial one."""
+    assert node.site
+    return checkpoint.load(path)[0] if path.exists() else enrol(node.method.client, node.site)

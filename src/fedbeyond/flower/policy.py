@@ -1,6 +1,6 @@
-"""What a site allows, in a TOML file of its own that is looked at before its data are; and its log of every letter.
+"""The policy of a site, a TOML file that is checked before the site's data are read; and the audit log of its messages.
 
-This is hygiene between honest parties. It cannot stop a server that sends other code: that is for the operator, who
+A policy prevents mistakes between honest parties. It cannot stop a server that sends other code: the site's operator
 decides what is installed and started on the site's machine.
 """
 
@@ -21,27 +21,27 @@ from .._io import storing
 from ..errors import PolicyError, nearest
 from ..experiment.config import Config
 from ..method import Kind, Method
-from .messages import Letter
+from .messages import Message
 
 LOG = "audit.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
 class Policy:
-    """What may be run here and what may leave; a key left out forbids nothing."""
+    """What may run at a site and what may leave it; a key that is left out forbids nothing."""
 
     methods: tuple[str, ...] | None = None  # methods and wrappers by name
     sends: tuple[Kind, ...] | None = None  # kinds of content that may leave
-    most_rounds: int | None = None
-    least_images: int | None = None  # to train on: a model of few images tells more of each
-    most_epsilon: float | None = None  # of all rounds of a run, so that one without dp is refused
-    most_delta: float = 1e-5  # at which epsilon may be reckoned
-    sums_only: bool = False  # replies may be seen in sums alone, by way of secure aggregation
-    scores: bool = True  # whether it says how good models are on its images, with counts of right and wrong answers
+    max_rounds: int | None = None
+    min_images: int | None = None  # to train on: a model of few images reveals more of each
+    max_epsilon: float | None = None  # of all rounds of a run; a run without dp is rejected
+    max_delta: float = 1e-5  # at which epsilon may be computed
+    sums_only: bool = False  # replies may leave only under secure aggregation
+    scores: bool = True  # whether scores of models on its images may leave, with the confusion of classes
 
     @classmethod
     def read(cls, path: Path) -> "Policy":
-        """A policy from a file; one that cannot be understood allows nothing."""
+        """Read a policy from a file; `PolicyError` if it cannot be understood, so that nothing runs."""
         try:
             given = tomllib.loads(path.read_text("utf-8"))
             known = [field.name for field in fields(cls)]
@@ -52,91 +52,95 @@ class Policy:
         except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
             raise PolicyError(f"{path}: the site's policy cannot be read: {' '.join(str(error).split())}") from None
 
-    def allow(self, config: Config, method: Method, number: int = 0) -> None:
-        """Refuse a run that the site does not want, before it touches data."""
+    def ensure_allowed(self, config: Config, method: Method, number: int = 0) -> None:
+        """Raise `PolicyError` if the site does not allow a run; call it before data are read."""
         names = [part.name for part in spec.parse(config.method)]
-        strange = [name for name in names if self.methods is not None and name not in self.methods]
-        if strange:
-            raise PolicyError(f"the site's policy does not allow {strange[0]!r}, but {', '.join(self.methods or ())}")
-        for kind, sent in method.sends.items():
-            for name, what in sent.items():
-                if self.sends is not None and what.kind not in self.sends:
+        forbidden = [name for name in names if self.methods is not None and name not in self.methods]
+        if forbidden:
+            allowed = ", ".join(self.methods or ()) or "nothing"
+            raise PolicyError(f"the site's policy does not allow {forbidden[0]!r}; it allows {allowed}")
+        for request, contents in method.sends.items():
+            for name, content in contents.items():
+                if self.sends is not None and content.kind not in self.sends:
                     raise PolicyError(
-                        f"{config.method} sends {name!r} in answer to {kind!r}, which is {what.kind}; the site's "
-                        f"policy lets {', '.join(self.sends) or 'nothing'} leave"
+                        f"{config.method} sends {name!r} in reply to {request!r}, which is of kind {content.kind}; the "
+                        f"site's policy allows {', '.join(self.sends) or 'nothing'} to leave"
                     )
         rounds = max(config.train.rounds, number + 1)
-        if self.most_rounds is not None and rounds > self.most_rounds:
-            raise PolicyError(f"{rounds} rounds are asked for; the site's policy allows {self.most_rounds}")
-        self._private(config, method, rounds)
+        if self.max_rounds is not None and rounds > self.max_rounds:
+            raise PolicyError(f"{rounds} rounds are requested; the site's policy allows {self.max_rounds}")
+        self._ensure_private(config, method, rounds)
         if self.sums_only:
             raise PolicyError(
-                f"the site's policy lets its replies be seen in sums alone, and {config.method} "
+                "the site's policy allows its replies to leave only under secure aggregation (sums_only): "
                 + (
-                    "goes by sums, but no secure aggregation is offered here yet"
-                    if method.sums
-                    else "needs the reply of every single site, which no secure aggregation can carry"
+                    "it is not available yet"
+                    if method.linear_aggregation
+                    else f"{config.method} cannot use it, because its server needs the reply of each site"
                 )
             )
 
-    def _private(self, config: Config, method: Method, rounds: int) -> None:
-        if self.most_epsilon is None:
+    def _ensure_private(self, config: Config, method: Method, rounds: int) -> None:
+        """Raise `PolicyError` if a run spends a larger epsilon than allowed, or adds no noise."""
+        if self.max_epsilon is None:
             return
         if method.privacy is None:
             raise PolicyError(
-                f"{config.method} adds no noise to what leaves; the site's policy wants an epsilon of at most "
-                f"{self.most_epsilon:g}: add dp, as in {config.method}+dp"
+                f"{config.method} adds no noise to replies; the site's policy requires an epsilon of at most "
+                f"{self.max_epsilon:g}: add dp, as in {config.method}+dp"
             )
-        if method.privacy.delta > self.most_delta:
+        if method.privacy.delta > self.max_delta:
             raise PolicyError(
-                f"epsilon is reckoned at delta {method.privacy.delta:g}; the site's policy allows {self.most_delta:g}: "
+                f"epsilon is computed at delta {method.privacy.delta:g}; the site's policy allows {self.max_delta:g}: "
                 "set it in dp(delta=...)"
             )
-        if method.spends(rounds) > self.most_epsilon:
+        if method.epsilon_after(rounds) > self.max_epsilon:
             raise PolicyError(
-                f"{rounds} rounds of {config.method} spend an epsilon of {method.spends(rounds):.3g}; the site's "
-                f"policy allows {self.most_epsilon:g}: play fewer rounds, or with more noise, as in dp(noise=...)"
+                f"{rounds} rounds of {config.method} spend an epsilon of {method.epsilon_after(rounds):.3g}; the "
+                f"site's policy allows {self.max_epsilon:g}: run fewer rounds, or add more noise, as in dp(noise=...)"
             )
 
-    def afford(self, method: Method, answers: int) -> None:
-        """Refuse an answer that would spend more than is allowed; one that is asked for again otherwise is another."""
-        spent = method.privacy.epsilon(answers) if method.privacy else math.inf
-        if self.most_epsilon is not None and spent > self.most_epsilon:
+    def ensure_affordable(self, method: Method, replies: int) -> None:
+        """Raise `PolicyError` if this number of different replies of a run spends a larger epsilon than allowed."""
+        spent = method.privacy.epsilon(replies) if method.privacy else math.inf
+        if self.max_epsilon is not None and spent > self.max_epsilon:
             raise PolicyError(
-                f"{answers} different answers in this run would spend an epsilon of {spent:.3g}; the site's policy "
-                f"allows {self.most_epsilon:g}"
+                f"{replies} different replies in this run would spend an epsilon of {spent:.3g}; the site's policy "
+                f"allows {self.max_epsilon:g}"
             )
 
-    def measure(self) -> None:
-        """Refuse to send moments of a network's layers, if statistics may not leave."""
+    def ensure_statistics_allowed(self) -> None:
+        """Raise `PolicyError` if statistics, such as the moments of a network's layers, may not leave."""
         if self.sends is not None and "statistics" not in self.sends:
             raise PolicyError(
-                "train.batchnorm = 'reestimate' sends statistics, means and deviations of layers' inputs; the site's "
-                f"policy lets {', '.join(self.sends) or 'nothing'} leave. Set train.batchnorm = 'average', or use a "
-                "network without BatchNorm, as in convnet(norm=group)"
+                "train.batchnorm = 'reestimate' sends statistics (means and deviations of layers' inputs); the site's "
+                f"policy allows {', '.join(self.sends) or 'nothing'} to leave. Set train.batchnorm = 'average', or use "
+                "a network without BatchNorm, as in convnet(norm=group)"
             )
 
-    def judge(self) -> None:
-        """Refuse to say how good a model is, if the site does not want to."""
+    def ensure_scores_allowed(self) -> None:
+        """Raise `PolicyError` if the scores of a model may not leave."""
         if not self.scores:
-            raise PolicyError("the site's policy lets no scores leave; the model is judged by others")
+            raise PolicyError("the site's policy allows no scores to leave; other sites evaluate the model")
 
-    def enough(self, images: int) -> None:
-        """Refuse to train on too few images."""
-        if self.least_images is not None and images < self.least_images:
-            raise PolicyError(f"the site has {images} images to train on; its policy wants {self.least_images} or more")
+    def ensure_enough_images(self, images: int) -> None:
+        """Raise `PolicyError` if there are too few images to train on."""
+        if self.min_images is not None and images < self.min_images:
+            raise PolicyError(
+                f"the site has {images} images to train on; its policy requires {self.min_images} or more"
+            )
 
 
-def audit(folder: Path, way: str, letter: Letter, about: Letter | None = None) -> None:
-    """Write down that a letter came in or goes out: what it is about and how large, nothing that it says."""
-    notes, text, content = (about.notes if about else {}) | letter.notes, letter.text.encode(), letter.content
+def audit(folder: Path, direction: str, message: Message, request: Message | None = None) -> None:
+    """Log that a message came in or goes out: its subject, names and size, never its contents."""
+    notes, text, content = (request.notes if request else {}) | message.notes, message.text.encode(), message.content
     line: dict[str, Any] = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "way": way,
-        "subject": letter.subject,
+        "direction": direction,
+        "subject": message.subject,
     }
     line |= {key: notes[key] for key in ("run", "round", "kind", "reason") if key in notes}
-    line |= {"names": sorted({*letter.body, *letter.notes}), "bytes": len(text) + len(content)}
+    line |= {"names": sorted({*message.body, *message.notes}), "bytes": len(text) + len(content)}
     line |= {"sha256": sha256(text + content).hexdigest()}
     with storing(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

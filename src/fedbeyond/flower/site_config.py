@@ -1,4 +1,7 @@
-"""What a site says of itself, in its own folder; checked without torch, so that whoever starts it stays small."""
+"""The settings of a site, from the site's own folder.
+
+Torch is not imported here, so that the process that starts a site needs little memory.
+"""
 
 import json
 from collections.abc import Mapping
@@ -16,33 +19,33 @@ Role = Literal["train", "guest"]
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
-class Machine:
-    """What a site says of itself: where it is started, never by letter."""
+class SiteConfig:
+    """The settings of a site. They come from the machine where it is started, never from a message."""
 
     site: str  # its name in the federation
-    data: str  # spelled as in a configuration
-    folder: Path  # what it keeps between requests, for no other eyes
-    role: Role = "train"  # a guest judges the model and takes no part in making it
-    domain: str | None = None  # which of the data's domains it holds; None: the one of its name
+    data: str  # written as in a configuration
+    folder: Path  # private state and the audit log
+    role: Role = "train"  # a guest evaluates the model and takes no part in training
+    domain: str | None = None  # the site's domain in the data; None: the one with the site's name
     public: str | None = None  # images without labels, for methods that need them
     device: str = "cpu"
     threads: int = 1
-    policy: Path | None = None  # what it allows
-    secret: str | None = None  # file of random bytes that noise is drawn from; "": openly none, as in a simulation
-    superlink: str = ""  # where it finds the federation's server, for who starts it
-    classes: tuple[str, ...] = ()  # what the federation's images are of; none: whatever its own are of
+    policy: Path | None = None  # what may run here and what may leave
+    secret: str | None = None  # file of random bytes that noise is drawn from; "": no secret, as in a simulation
+    superlink: str = ""  # host:port of the federation's server; used when the site is started
+    classes: tuple[str, ...] = ()  # the federation's classes; (): the site's own
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Machine":
-        """A site's own settings, checked."""
+    def parse(cls, given: Mapping[str, Any]) -> "SiteConfig":
+        """Parse and check the settings of a site."""
         known = {field.name for field in fields(cls)}
         for key in given:
             if key not in known:
                 raise ConfigError(f"the node's config: {key} is not known; {nearest(key, known)}")
-        classes = given.get("classes", ())  # as JSON where Flower's config carried it
+        classes = given.get("classes", ())  # JSON if it comes from Flower's config, which has no lists
         try:
             return cls(**{**given, "classes": json.loads(classes) if isinstance(classes, str) else classes})
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(str(step) for step in first["loc"])
-            raise ConfigError(f"the node's config: {place} does not fit: {first['msg']}; it needs {EXAMPLE}") from None
+            key = ".".join(str(step) for step in first["loc"])
+            raise ConfigError(f"the node's config: {key} is not valid: {first['msg']}; it needs {EXAMPLE}") from None

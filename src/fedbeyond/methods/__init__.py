@@ -1,1 +1,1 @@
-"""The methods: one file each, readable alone."""
+"""The federated methods and their references, one self-contained file each."""

@@ -2,9 +2,9 @@
 
 Yang, Cheng, Shiau, Wang; NeurIPS 2021.
 
-A generator makes whole new images that look novel to the student but keep their class, a student learns to see in
-them what the teacher sees in the old, and the teacher follows the student. How novel they may look is measured: as
-far as the domains, here the sites, lie apart.
+A generator makes new images that keep their class but have novel features for the student. The student learns to give
+them the features that the teacher gives the original images; the teacher is a moving average of the student. Novelty is
+rewarded up to a margin that is measured: the mean squared distance between domains (here: sites).
 """
 
 from typing import Annotated
@@ -14,8 +14,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..classifier import Classifier, Networks, Task, at_once, for_images, write
-from ..client import Client, nothing
+from ..classifier import Classifier, Networks, Task, eval_batch_size, for_images, write
+from ..client import Client, no_state
 from ..images import pixels
 from ..method import Method, Sends, Sent, parameters
 from ..networks.fcn import Fcn
@@ -37,7 +37,7 @@ def ats(
     statistics: Statistics = "local",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """A generator of novel images against a student, a teacher that follows it, and a margin that is measured."""
+    """Train a student on generated images that are novel up to a measured margin; average its teachers."""
     shared = ("model", "generator")
     train = teaching(painted, margin, decay, 3, learn, statistics, optimizer)
     sends: Sends = {"train": {**{name: parameters(name) for name in shared}, "novelty": NOVELTY}}
@@ -47,55 +47,57 @@ def ats(
         generator = nets["generator"]
         assert isinstance(generator, Fcn)
         for layer in (generator.context, generator.out):
-            layer.reset_parameters()  # larger than for a perturbation, or the first images would be blank
+            layer.reset_parameters()  # default weights: the small ones of a perturbation make blank images
         return nets
 
     def round(state: Tree, now: Round) -> Conversation:
-        furthest = state["margin"]
+        bound = state["margin"]
         if margin is None:
             replies = yield Request("centre", {"model": state["model"]}, now.clients, quorum=1)
-            furthest = apart(replies) if len(replies) > 1 else furthest
+            bound = measured_margin(replies) if len(replies) > 1 else bound
         body = {name: state[name] for name in shared}
-        body |= {"warm": torch.tensor(now.number < warmup), "margin": furthest}
+        body |= {"warm": torch.tensor(now.number < warmup), "margin": bound}
         replies = yield Request("train", body, now.clients)
-        told = {"margin": furthest, **mean(replies, "novelty")}
-        return {name: mean(replies, name) for name in shared} | {"margin": furthest, "told": told}
+        diagnostics = {"margin": bound, **mean(replies, "novelty")}
+        return {name: mean(replies, name) for name in shared} | {"margin": bound, "diagnostics": diagnostics}
 
     def begin(nets: Tree) -> Tree:
-        far = torch.tensor(margin or 0.0)  # until two sites have said where they are
-        return nets | {"margin": far, "told": {"margin": far}}
+        bound = torch.tensor(margin or 0.0)  # 0 until two sites have sent their mean features
+        return nets | {"margin": bound, "diagnostics": {"margin": bound}}
 
     return Method(
-        client=Client(nothing, {"train": train} | ({"centre": centre} if margin is None else {})),
+        client=Client(no_state, {"train": train} | ({"centre": centre} if margin is None else {})),
         server=Server(begin, round),
         weighting=uniform,
         networks=for_images("ats", networks),
         shared=shared,
-        sends=sends if margin is not None else {"centre": {"centre": Sent("data-derived", a_feature)}, **sends},
-        least=2 if margin is None else 1,
-        sums=margin is not None,  # otherwise it is measured between single sites
+        sends=sends if margin is not None else {"centre": {"centre": Sent("data-derived", example_feature)}, **sends},
+        min_clients=2 if margin is None else 1,
+        linear_aggregation=margin is not None,  # a measured margin needs single replies
     )
 
 
 def painted(generator: nn.Module, x: Tensor) -> Tensor:
-    """The generator's image itself, not a perturbation of the old one."""
+    """Return the generator's output as the new image, instead of adding it to the original image."""
     return generator(x)  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
 def centre(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-    """The mean of what the received model sees in a site's training images, each of length one."""
+    """Send the mean over the site's training images of the received model's features, normalised to length one."""
     net, (images, _) = write(site.nets["model"], received["model"]).eval(), site.data["train"]
     assert isinstance(net, Classifier)
-    total = sum(F.normalize(net.features(pixels(x.to(site.device)))).sum(0) for x in images.split(at_once(site.device)))
+    total = sum(
+        F.normalize(net.features(pixels(x.to(site.device)))).sum(0) for x in images.split(eval_batch_size(site.device))
+    )
     return {"centre": {"mean": total / site.size}}, private
 
 
-def apart(replies: list[Reply]) -> Tensor:
-    """The mean squared distance of two sites' centres: the margin, in the unit of the distance that it bounds."""
+def measured_margin(replies: list[Reply]) -> Tensor:
+    """Compute the margin: the mean squared distance between the mean features of two sites."""
     return torch.pdist(torch.stack([reply.body["centre"]["mean"] for reply in replies])).square().mean()
 
 
-def a_feature(nets: Tree, body: Tree) -> Tree:
-    """As many numbers as the head sees."""
+def example_feature(nets: Tree, body: Tree) -> Tree:
+    """Return an example of a mean feature: as long as the input of the head."""
     return {"mean": torch.zeros_like(nets["model"]["params"]["head.weight"][0])}

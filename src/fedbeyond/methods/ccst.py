@@ -2,8 +2,8 @@
 
 Chen, Jiang, Dou, Chen; WACV 2023; https://arxiv.org/abs/2210.00912
 
-Sites put their style, the mean and spread of each channel of early feature maps, into a bank that all may see. A site
-learns from its images as they are, and from a share of them whose maps are given another site's style (AdaIN).
+Each site sends its style (mean and standard deviation of each channel of early feature maps) to a bank that all sites
+receive. While a site trains, a share of its images is given the style of another site at that stage (AdaIN).
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..batch import Batch
-from ..classifier import Networks, Task, at_stages, for_images, norms, resting, write
+from ..classifier import Networks, Task, at_stages, batchnorm_layers, for_images, statistics_kept, write
 from ..client import Local, Term, training
 from ..errors import ConfigError
 from ..losses import cross_entropy
@@ -27,7 +27,7 @@ from ..tree import Tree
 
 PRESETS = {"paper": {"share": 0.75}}
 
-PLACES = (2, 3)  # of a map
+SPATIAL = (2, 3)  # the axes of height and width in a feature map
 TINY = 1e-5
 
 
@@ -39,52 +39,53 @@ def ccst(
     every: Annotated[int, Field(gt=0)] | None = None,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Early feature maps of a share of the images in the styles of other sites."""
+    """Train with the styles of other sites in the early feature maps of a share of the images."""
     count = images if style == "single" else 1
 
     def networks(task: Task) -> Networks:
-        model, seen = task.network(task), list[Tensor]()
-        with torch.no_grad(), acting(model.eval(), stage, seen.append):
+        model, outputs = task.network(task), list[Tensor]()
+        with torch.no_grad(), stage_hook(model.eval(), stage, outputs.append):
             model(torch.zeros(1, *task.shape))
-        return {"model": model.train(), "style": Style(count, seen[0].shape[1])}
+        return {"model": model.train(), "style": Style(count, outputs[0].shape[1])}
 
-    def tell(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-        net, seen = write(site.nets["model"], received["model"]).eval(), list[tuple[Tensor, Tensor]]()
-        for _, layer in norms(net):
-            layer.train()  # by the batch, as where styles are put in; all else as in evaluation
-        with torch.no_grad(), resting(net), acting(net, stage, lambda maps: seen.append(statistics(maps))):
+    def measure_style(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
+        """Send the style of the site's training images, measured with the received model."""
+        net, moments = write(site.nets["model"], received["model"]).eval(), list[tuple[Tensor, Tensor]]()
+        for _, layer in batchnorm_layers(net):
+            layer.train()  # batch statistics, as where styles are applied; all other layers in evaluation mode
+        with torch.no_grad(), statistics_kept(net), stage_hook(net, stage, lambda x: moments.append(statistics(x))):
             for batch in site.batches(1):
                 net(batch.x)
-        means, variances = (torch.cat(some) for some in zip(*seen, strict=True))
+        means, variances = (torch.cat(values) for values in zip(*moments, strict=True))
         if style == "single":
-            means, variances = (some.repeat(-(-count // len(some)), 1)[:count] for some in (means, variances))
-        else:  # of all places of all images
+            means, variances = (values.repeat(-(-count // len(values)), 1)[:count] for values in (means, variances))
+        else:  # over all positions of all images
             variances = variances.mean(0, keepdim=True) + means.var(0, correction=0, keepdim=True)
             means = means.mean(0, keepdim=True)
         return {"style": {"mean": means, "spread": variances.sqrt()}}, private
 
     def round(state: Tree, now: Round) -> Conversation:
         due = now.clients if every and now.number % every == 0 else ()
-        known = {name: told for name, told in state["bank"].items() if name not in due}
+        known = {name: sent for name, sent in state["bank"].items() if name not in due}
         bank = yield from gather("styles", known, now, {"model": state["model"]})
         replies = yield Request("train", {"model": state["model"], "bank": bank}, now.clients)
         return {"model": mean(replies, "model"), "bank": bank}
 
-    client = training(transferred(share, stage), optimizer=optimizer)
-    told = Sent("data-derived", lambda nets, body: nets["style"]["buffers"])
+    client = training(style_transfer(share, stage), optimizer=optimizer)
+    sent_style = Sent("data-derived", lambda nets, body: nets["style"]["buffers"])
     return Method(
-        client=client._replace(handlers={**client.handlers, "styles": tell}),
+        client=client._replace(handlers={**client.handlers, "styles": measure_style}),
         server=Server(lambda nets: {"model": nets["model"], "bank": {}}, round),
         weighting=uniform,
-        sends={"train": {"model": parameters("model")}, "styles": {"style": told}},
+        sends={"train": {"model": parameters("model")}, "styles": {"style": sent_style}},
         networks=for_images("ccst", networks),
         shared=("model", "style"),
-        least=2,
+        min_clients=2,
     )
 
 
 class Style(nn.Module):
-    """What one site puts into the bank: of each channel the mean and spread, over all its images or of some."""
+    """One site's entry in the bank: the channels' means and standard deviations, of `count` images or over all."""
 
     def __init__(self, count: int, channels: int) -> None:
         super().__init__()
@@ -93,26 +94,26 @@ class Style(nn.Module):
 
 
 @contextmanager
-def acting(net: nn.Module, stage: int, act: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
-    """Call `act` on the maps of one stage for the time being; what it returns takes their place."""
+def stage_hook(net: nn.Module, stage: int, act: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+    """Call `act` on the output of one stage within the context; a returned tensor replaces that output."""
     hooks = at_stages(net, "ccst", act, stage)
     for hook in hooks[:-1]:
         hook.remove()
     try:
         if len(hooks) < stage:
-            raise ConfigError(f"ccst: stage={stage} does not fit: this network names {len(hooks)} early stages")
+            raise ConfigError(f"ccst: stage={stage}, but this network has {len(hooks)} early stages; set a lower stage")
         yield
     finally:
         hooks[-1].remove()
 
 
 def statistics(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each image and channel the mean and the variance."""
-    return maps.mean(PLACES), maps.var(PLACES, correction=0)
+    """Return the mean and the variance of each image and channel."""
+    return maps.mean(SPATIAL), maps.var(SPATIAL, correction=0)
 
 
-def transferred(share: float, stage: int) -> Term:
-    """Cross-entropy, a share of the images being given styles of other sites at a stage of the network."""
+def style_transfer(share: float, stage: int) -> Term:
+    """Return cross-entropy as a loss term, with the styles of other sites in a share of the maps of one stage."""
     plain = cross_entropy()
 
     def term(local: Local, batch: Batch) -> Tensor:
@@ -127,13 +128,13 @@ def transferred(share: float, stage: int) -> Term:
                 torch.stack([other[key] for other in others])[site, image][:, :, None, None]
                 for key in ("mean", "spread")
             )
-            own, variance = (some.detach()[:, :, None, None] for some in statistics(maps))
-            styled = (maps - own) / (variance + TINY).sqrt() * spread + mean
+            own_mean, variance = (values.detach()[:, :, None, None] for values in statistics(maps))
+            styled = (maps - own_mean) / (variance + TINY).sqrt() * spread + mean
             return torch.where(chosen[:, None, None, None], styled, maps)
 
-        if not others:  # nobody else has been asked yet
+        if not others:  # no other site has sent its style yet
             return plain(local, batch)
-        with acting(local.net, stage, restyle):
+        with stage_hook(local.net, stage, restyle):
             return plain(local, batch)
 
     return term

@@ -3,7 +3,7 @@
 Sun, Saenko; ECCV 2016; https://arxiv.org/abs/1607.01719
 
 Features of all source domains should have the same covariances (and the same means): the squared differences between
-domains in a batch are added to the loss. A reference, not a federation: it needs images of several domains in a batch.
+domains in a batch are added to the loss. A pooled reference: it needs images of several domains in one batch.
 """
 
 from functools import partial
@@ -22,17 +22,18 @@ PRESETS = {"paper": {"weight": 0.25, "means": False}, "domainbed": {}}  # Eq. 1 
 
 
 def coral(weight: Annotated[float, Field(ge=0)] = 1.0, means: bool = True, optimizer: Optimizer = plain_sgd) -> Method:
-    """Pooled training, with covariances (and means) of features alike in all domains."""
+    """Train on pooled data, with equal covariances (and means) of the features of all domains."""
     client = training(aligned(weight, partial(difference, means=means)), optimizer=optimizer)
-    return Method(client=client, server=averaging, weighting=None, pooled=True, least=2)
+    return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)
 
 
-def difference(one: Tensor, other: Tensor, means: bool) -> Tensor:
-    """How far the covariances of two domains' features are apart, a mean over the d x d; perhaps their means too."""
-    apart = (covariance(one) - covariance(other)).square().mean()  # Eq. 1
-    return apart + (one.mean(0) - other.mean(0)).square().mean() if means else apart
+def difference(a: Tensor, b: Tensor, means: bool) -> Tensor:
+    """Compute the mean squared difference of two domains' d x d covariances; with `means`, also of their means."""
+    loss = (covariance(a) - covariance(b)).square().mean()  # Eq. 1
+    return loss + (a.mean(0) - b.mean(0)).square().mean() if means else loss
 
 
 def covariance(features: Tensor) -> Tensor:  # Eqs. 2, 3
+    """Compute the unbiased covariance matrix of features (one row per image)."""
     centred = features - features.mean(0)
     return centred.T @ centred / (len(features) - 1)

@@ -2,8 +2,8 @@
 
 Ganin, Ustinova, Ajakan, Germain, Larochelle, Laviolette, Marchand, Lempitsky; JMLR 2016; https://arxiv.org/abs/1505.07818
 
-A discriminator learns to tell from features which source domain an image is of; the gradient that it sends back is
-reversed, so that features learn not to tell. A reference, not a federation: it needs images of several domains in one
+A discriminator learns to predict the source domain of an image from its features. Its gradient is reversed on the way
+into the features, so that they become useless for that. A pooled reference: it needs images of several domains in one
 batch.
 """
 
@@ -31,7 +31,7 @@ def dann(
     width: Annotated[int, Field(gt=0)] = 256,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Pooled training, with features that do not tell a discriminator which domain they are of."""
+    """Train on pooled data, with features from which a discriminator cannot predict the domain."""
 
     def networks(task: Task) -> Networks:
         model = task.network(task)
@@ -42,8 +42,10 @@ def dann(
         x, y = batch.merged
         net = cast(Classifier, local.net)
         features = net.features(x)
-        told = local.along["discriminator"](reversed(features, weight * grown(local) if ramp else weight))
-        return F.cross_entropy(net.head(features), y) + F.cross_entropy(told, batch.origins)
+        domain_logits = local.along["discriminator"](
+            reverse_gradient(features, weight * ramp_factor(local) if ramp else weight)
+        )
+        return F.cross_entropy(net.head(features), y) + F.cross_entropy(domain_logits, batch.origins)
 
     return Method(
         client=training(adversarial, optimizer=optimizer, init=unplayed, finish=counted, along=("discriminator",)),
@@ -53,18 +55,18 @@ def dann(
         networks=networks,
         shared=("model", "discriminator"),
         pooled=True,
-        least=2,
+        min_clients=2,
     )
 
 
-def reversed(features: Tensor, weight: float) -> Tensor:
-    """The features as they are, their gradient times -weight: the discriminator's own is not changed by it."""
-    still = features.detach()
-    return still - weight * (features - still)
+def reverse_gradient(features: Tensor, weight: float) -> Tensor:
+    """Return the features unchanged, with their gradient multiplied by -weight; the discriminator's is not changed."""
+    constant = features.detach()
+    return constant - weight * (features - constant)
 
 
-def grown(local: Local) -> float:
-    """Section 5.2.2: lambda = 2 / (1 + exp(-10 p)) - 1, from 0 towards 1 as training goes on."""
+def ramp_factor(local: Local) -> float:
+    """Compute lambda = 2 / (1 + exp(-10 p)) - 1 of Section 5.2.2, where p is the finished share of the training."""
     site = local.site
-    here = min(1.0, local.steps * site.batch_size / (site.epochs * site.size))
-    return math.tanh(5 * (int(local.private["played"]) + here) / site.rounds)
+    this_round = min(1.0, local.steps * site.batch_size / (site.epochs * site.size))
+    return math.tanh(5 * (int(local.private["played"]) + this_round) / site.rounds)

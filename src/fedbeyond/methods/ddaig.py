@@ -2,8 +2,9 @@
 
 Zhou, Yang, Hospedales, Xiang; AAAI 2020; https://arxiv.org/abs/2003.06054
 
-A generator perturbs images so that the label classifier still knows their class, but the domain classifier not where
-they are from; the label classifier learns from both. Domains are the sites, which share the domain classifier too.
+A generator perturbs images so that the label classifier still predicts their class, but the domain classifier cannot
+predict their domain. The label classifier learns from original and perturbed images. Domains are sites; the sites share
+the domain classifier as well.
 """
 
 from functools import partial
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..classifier import Classifier, Networks, Task, for_images, read, write
-from ..client import Client, descend, nothing, stepper
+from ..client import Client, descend, make_optimizer, no_state
 from ..method import Method, Sent, parameters
 from ..networks.fcn import Fcn
 from ..optimizers import Optimizer, plain_sgd, reach
@@ -25,19 +26,19 @@ from ..tree import Tree
 
 PRESETS = {"paper": {"domains": "network", "warmup": 3}, "official": {"domains": "network", "warmup": 0}}
 
-# how far a site moves the last layer in a round, in steps, however many it takes: no site outweighs others
+# a site moves the domain classifier's last layer by this many steps' worth a round, so that large sites do not dominate
 TRAVEL = 10
 
 
 def ddaig(
-    strength: Annotated[float, Field(ge=0)] = 0.6,  # the paper's 0.3 counts in pixels of 0..1
+    strength: Annotated[float, Field(ge=0)] = 0.6,  # the paper's 0.3 is for pixels in 0..1
     share: Annotated[float, Field(ge=0, le=1)] = 0.5,
     width: Annotated[int, Field(gt=0)] = 32,
     domains: Literal["layer", "network"] = "layer",
     warmup: Annotated[int, Field(ge=0)] = 2,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """A generator of images whose class can be told but not their site, to learn from beside those that are."""
+    """Train on perturbed images as well, whose class can be predicted but not their site."""
     shared = ("model", "generator", *(["domains"] if domains == "network" else []))
 
     def networks(task: Task) -> Networks:
@@ -47,70 +48,74 @@ def ddaig(
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
         nets = {name: write(site.nets[name], received[name]).train() for name in shared}
         net, generator = nets["model"], nets["generator"]
-        judge = nets.get("domains", net)  # whose features tell the site
-        assert isinstance(net, Classifier) and isinstance(judge, Classifier)
-        told = received["sites"]
-        last = {name: leaf.clone().requires_grad_() for name, leaf in told.items()}
-        place, warm = int(received["places"][site.name]), bool(received["warm"])
-        step_net = stepper(optimizer, net.parameters(), site)
-        step_generator = stepper(optimizer, generator.parameters(), site)
-        evened = reach(step_net, TRAVEL) / reach(step_net, site.steps)  # with momentum, more steps go further each
-        own, rate = (judge.body.parameters(), 1.0) if judge is not net else ((), evened)
-        step_domains = stepper(optimizer, [*own, *last.values()], site, rate)
+        domain_net = nets.get("domains", net)  # its features are the input of the domain classifier's last layer
+        assert isinstance(net, Classifier) and isinstance(domain_net, Classifier)
+        received_layer = received["sites"]
+        last_layer = {name: leaf.clone().requires_grad_() for name, leaf in received_layer.items()}
+        index, warm = int(received["places"][site.name]), bool(received["warm"])
+        step_net = make_optimizer(optimizer, net.parameters(), site)
+        step_generator = make_optimizer(optimizer, generator.parameters(), site)
+        equalised = reach(step_net, TRAVEL) / reach(step_net, site.steps)  # momentum: later steps move further
+        own, rate = (domain_net.body.parameters(), 1.0) if domain_net is not net else ((), equalised)
+        step_domains = make_optimizer(optimizer, [*own, *last_layer.values()], site, rate)
 
-        def traced(h: Tensor, layer: Tree) -> Tensor:  # L_d
-            return F.cross_entropy(F.linear(h, **layer), torch.full((len(h),), place, device=h.device))
+        def domain_loss(h: Tensor, layer: Tree) -> Tensor:  # L_d
+            return F.cross_entropy(F.linear(h, **layer), torch.full((len(h),), index, device=h.device))
 
-        def disguise(x: Tensor, y: Tensor) -> Tensor:  # L_g
+        def generator_loss(x: Tensor, y: Tensor) -> Tensor:  # L_g
             novel = x + strength * generator(x)
-            return F.cross_entropy(net(novel), y) - traced(judge.features(novel), told if judge is net else last)
+            return F.cross_entropy(net(novel), y) - domain_loss(
+                domain_net.features(novel), received_layer if domain_net is net else last_layer
+            )
 
-        def recognise(x: Tensor, y: Tensor, novel: Tensor) -> Tensor:  # L_f
-            old, new = net(torch.cat((x, novel))).chunk(2)  # one pass: BatchNorm sees them together
+        def label_loss(x: Tensor, y: Tensor, novel: Tensor) -> Tensor:  # L_f
+            old, new = net(torch.cat((x, novel))).chunk(2)  # one pass, so that BatchNorm normalises them together
             return (1 - share) * F.cross_entropy(old, y) + share * F.cross_entropy(new, y)
 
-        def on(x: Tensor, y: Tensor) -> None:
-            net.eval(), judge.eval()  # frozen, their statistics as well
-            descend(step_generator, partial(disguise, x, y))
+        def train_on(x: Tensor, y: Tensor) -> None:
+            net.eval(), domain_net.eval()  # frozen, running statistics included
+            descend(step_generator, partial(generator_loss, x, y))
             with torch.no_grad():
-                novel, h = x + strength * generator(x), judge.features(x)
-            net.train(), judge.train()
-            learn = (lambda: F.cross_entropy(net(x), y)) if warm else partial(recognise, x, y, novel)
-            descend(step_net, learn, net)
-            if judge is net:
-                descend(step_domains, lambda: traced(h, last))
+                novel, h = x + strength * generator(x), domain_net.features(x)
+            net.train(), domain_net.train()
+            loss = (lambda: F.cross_entropy(net(x), y)) if warm else partial(label_loss, x, y, novel)
+            descend(step_net, loss, net)
+            if domain_net is net:
+                descend(step_domains, lambda: domain_loss(h, last_layer))
             else:
-                descend(step_domains, lambda: traced(judge.features(x), last), judge)
+                descend(step_domains, lambda: domain_loss(domain_net.features(x), last_layer), domain_net)
 
         for batch in site.batches():
-            on(*batch.merged)
-        return {name: read(nets[name]) for name in shared} | {"sites": {n: t.detach() for n, t in last.items()}}, {}
+            train_on(*batch.merged)
+        return {name: read(nets[name]) for name in shared} | {
+            "sites": {name: leaf.detach() for name, leaf in last_layer.items()}
+        }, {}
 
     def round(state: Tree, now: Round) -> Conversation:
-        places = {name: torch.tensor(place) for place, name in enumerate(now.enrolled)}
-        extra = {"places": places, "warm": torch.tensor(now.number < warmup)}
-        replies = yield Request("train", {"sites": unknown(state, len(places))} | state | extra, now.clients)
+        indices = {name: torch.tensor(index) for index, name in enumerate(now.enrolled)}
+        extra = {"places": indices, "warm": torch.tensor(now.number < warmup)}
+        replies = yield Request("train", {"sites": zero_layer(state, len(indices))} | state | extra, now.clients)
         return {name: mean(replies, name) for name in (*shared, "sites")}
 
-    promised = {name: parameters(name) for name in shared}
+    networks_sent = {name: parameters(name) for name in shared}
     return Method(
-        client=Client(nothing, {"train": train}),
+        client=Client(no_state, {"train": train}),
         server=Server(lambda nets: nets, round),
         weighting=uniform,
         networks=for_images("ddaig", networks),
         shared=shared,
-        sends={"train": promised | {"sites": Sent("parameters", as_received, since=("sites",))}},
-        sums=True,
-        least=2,
+        sends={"train": networks_sent | {"sites": Sent("parameters", example_layer, since=("sites",))}},
+        linear_aggregation=True,
+        min_clients=2,
     )
 
 
-def unknown(state: Tree, sites: int) -> Tree:
-    """The domain classifier's last layer at the start: no image is of one site rather than another."""
+def zero_layer(state: Tree, sites: int) -> Tree:
+    """Return the initial last layer of the domain classifier: zeros, so that all sites have the same probability."""
     weight = state["model"]["params"]["head.weight"]
     return {"weight": weight.new_zeros(sites, weight.shape[1]), "bias": weight.new_zeros(sites)}
 
 
-def as_received(nets: Tree, body: Tree) -> Tree:
-    """A row for each site that takes part; two, while nobody knows."""
-    return body["sites"] if "sites" in body else unknown(nets, 2)
+def example_layer(nets: Tree, body: Tree) -> Tree:
+    """Return an example of the last layer: one row per site, or two rows while the number of sites is not known."""
+    return body["sites"] if "sites" in body else zero_layer(nets, 2)

@@ -2,9 +2,10 @@
 
 Liu, Chen, Qin, Dou, Heng; CVPR 2021; https://arxiv.org/abs/2103.06030
 
-Sites put amplitudes of some of their images into a bank that all may see. A site learns from its images, and from the
-same with low amplitudes blended towards other sites', by the model that a step on the first would make.
-"""  # noqa: E501 (so long is the title)
+Each site sends the amplitude spectra of some images to a bank that all sites receive. A site takes an inner step on its
+images, then minimises the loss before that step plus the loss after it on the same images, whose low-frequency
+amplitudes are blended with those of other sites.
+"""  # noqa: E501 (the title is one line)
 
 from typing import Annotated, Literal
 
@@ -41,30 +42,31 @@ def elcfs(
     order: Literal["first", "full"] = "first",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Episodes: a step on a site's images, tried on the same with amplitudes of other sites."""
+    """Train in episodes: an inner step on a site's images, evaluated on them with amplitudes of other sites."""
 
     def networks(task: Task) -> Networks:
         return {"model": task.network(task), "bank": Bank((spectra, *size(task.shape, window)))}
 
-    def tell(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
+    def send_amplitudes(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
+        """Send the low-frequency amplitudes of `spectra` random training images."""
         chosen = torch.randperm(site.size, generator=site.rng).repeat(-(-spectra // site.size))[:spectra]
         x = pixels(site.data["train"][0][chosen].to(site.device))
         return {"amplitude": {"spectra": amplitudes(x, window)}}, private
 
     client = training(episode(window, ratio, views, step, order == "full"), optimizer=optimizer)
-    told = Sent("data-derived", lambda nets, body: {"spectra": nets["bank"]["buffers"]["spectra"]})
+    sent_spectra = Sent("data-derived", lambda nets, body: {"spectra": nets["bank"]["buffers"]["spectra"]})
     return Method(
-        client=client._replace(handlers={**client.handlers, "amplitude": tell}),
+        client=client._replace(handlers={**client.handlers, "amplitude": send_amplitudes}),
         server=Server(lambda nets: {"model": nets["model"], "bank": {}}, round),
-        sends={"train": {"model": parameters("model")}, "amplitude": {"amplitude": told}},
+        sends={"train": {"model": parameters("model")}, "amplitude": {"amplitude": sent_spectra}},
         networks=for_images("elcfs", networks),
         shared=("model", "bank"),
-        least=2,
+        min_clients=2,
     )
 
 
 class Bank(nn.Module):
-    """What one site puts into the bank: amplitudes of some images."""
+    """One site's entry in the bank: the amplitude spectra of some images."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -72,34 +74,35 @@ class Bank(nn.Module):
 
 
 def round(state: Tree, now: Round) -> Conversation:
+    """Collect amplitudes of new clients, train with the bank, and average the models."""
     bank = yield from gather("amplitude", state["bank"], now)
     replies = yield Request("train", {"model": state["model"], "bank": bank}, now.clients)
     return {"model": mean(replies, "model"), "bank": bank}
 
 
 def episode(window: float, ratio: float | None, views: int | None, step: float, full: bool) -> Term:
-    """The loss on a batch, plus that on the same in other sites' styles after a step that lowers the first."""
+    """Return the loss term: loss on a batch, plus loss after an inner step on the batch in other sites' styles."""
     plain = cross_entropy()
 
     def term(local: Local, batch: Batch) -> Tensor:
         inner = plain(local, batch)
         rng, (x, y) = local.site.rng, batch.merged
         others = [local.received["bank"][name] for name in sorted(local.received["bank"]) if name != local.site.name]
-        if not others:  # nobody else has been asked yet
+        if not others:  # no other site has sent amplitudes yet
             return inner
         drawn = torch.randperm(len(others), generator=rng)[:views].tolist()
-        moved = []
-        for place in drawn:  # the continuous frequency space
-            theirs = others[place]["amplitude"]["spectra"]
-            partners = theirs[torch.randint(len(theirs), (len(x),), generator=rng).to(x.device)]
+        restyled = []
+        for index in drawn:  # the continuous frequency space
+            spectra = others[index]["amplitude"]["spectra"]
+            partners = spectra[torch.randint(len(spectra), (len(x),), generator=rng).to(x.device)]
             shares = torch.rand(len(x), 1, 1, 1, generator=rng) if ratio is None else torch.tensor(ratio)
-            moved.append(clipped(blend(x, partners, window, shares.to(x)), x))
+            restyled.append(clipped(blend(x, partners, window, shares.to(x)), x))
         params = list(local.params.values())
         slopes = torch.autograd.grad(inner, params, retain_graph=True, create_graph=full, materialize_grads=True)
-        ahead = {  # theta'
+        stepped = {  # theta'
             name: param - step * slope for (name, param), slope in zip(local.params.items(), slopes, strict=True)
         }
-        scores = functional_call(local.net, ahead, (torch.cat(moved),))
-        return inner + F.cross_entropy(scores, y.repeat(len(moved)))  # no boundary term: that is segmentation
+        logits = functional_call(local.net, stepped, (torch.cat(restyled),))
+        return inner + F.cross_entropy(logits, y.repeat(len(restyled)))  # the boundary term is for segmentation only
 
     return term

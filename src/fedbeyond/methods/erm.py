@@ -2,8 +2,8 @@
 
 Vapnik; NeurIPS 1991.
 
-Ordinary training on the data of all sites, pooled in one place: a reference, not a federation. It shows what
-can be reached by who may see everything but the unseen domain; a federated method that comes near has done well.
+Ordinary training on the pooled data of all sites: a reference, not a federated method. It shows what can be reached
+with access to all source data; a good federated method comes close to it.
 """
 
 from torch import Tensor
@@ -20,15 +20,15 @@ PRESETS: dict[str, Tree] = {}
 
 
 def erm(optimizer: Optimizer = plain_sgd) -> Method:
-    """Ordinary training on all sources pooled."""
+    """Train on the pooled data of all source domains by cross-entropy."""
     return Method(client=training(cross_entropy(), optimizer=optimizer), server=averaging, weighting=None, pooled=True)
 
 
 def domains(batch: Batch, least: int = 1) -> list[Tensor]:
-    """Where in a batch the images of each domain are, views too, for those that have `least` of them or more.
+    """Return the indices in a batch of each domain's images (views included), for domains with `least` or more.
 
-    For the references that look at domains apart: a batch of the pool may hold few images of one, or none.
+    Used by pooled references that compare domains: a pooled batch may hold few images of a domain, or none.
     """
     origins = batch.origins
-    places = [(origins == number).nonzero().flatten() for number in origins.unique()]
-    return [place for place in places if len(place) >= least]
+    groups = [(origins == number).nonzero().flatten() for number in origins.unique()]
+    return [indices for indices in groups if len(indices) >= least]

@@ -2,9 +2,9 @@
 
 Huang, Ye, Du; CVPR 2022.
 
-Every site tells what its own model says of public images that nobody has labelled. Each then learns from these images
-to agree with the mean of that, class by class, and to keep classes apart (cross-correlation); and from its own images
-without forgetting what its last model and a teacher, trained once at the site, predict (continual learning).
+Each site sends its own model's logits on unlabelled public images. On these images each site then learns to agree with
+the mean logits of all sites, class by class, and to separate the classes (cross-correlation). On its own images it
+learns without forgetting the predictions of its last model and of a teacher trained once (continual learning).
 """
 
 from functools import partial
@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from .. import tree
 from ..batch import Batch
-from ..classifier import Networks, Task, read, resting, write
-from ..client import Client, Local, Term, descend, nothing, stepper, training
+from ..classifier import Networks, Task, read, statistics_kept, write
+from ..client import Client, Local, Term, descend, make_optimizer, no_state, training
 from ..errors import ConfigError
 from ..images import pixels
 from ..losses import cross_entropy
@@ -30,7 +30,7 @@ from ..tree import Tree
 
 PRESETS = {"paper": {"images": 5000, "batch": 256, "pretrain": 50, "public_rate": 1.0}}
 
-FEWEST = 3  # images in a batch: of two, all correlations are 1 or -1
+FEWEST = 3  # images in a batch: with two, all correlations are 1 or -1
 
 Weight = Annotated[float, Field(ge=0)]
 
@@ -45,44 +45,50 @@ def fccl(
     pretrain: Annotated[int, Field(ge=0)] = 5,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Logits on public images, correlated with their mean over the sites; two teachers at each site."""
+    """Align logits on public images with their mean over the sites; distil from two teachers at each site."""
     if 0 < images < FEWEST:
-        raise ValueError(f"images={images} says nothing of correlations; take three or more, or images=0 for none")
-    schooling = training(cross_entropy(), optimizer=optimizer, epochs=pretrain)
-    learning = training(continual(intra, inter), optimizer=optimizer)
+        raise ValueError(
+            f"images={images} is too few for correlations; give 3 or more, or images=0 for no public images"
+        )
+    pretraining = training(cross_entropy(), optimizer=optimizer, epochs=pretrain)
+    local_training = training(continual(intra, inter), optimizer=optimizer)
 
     def teach(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-        held = len(site.data["public"][1]) if images else 0
-        if images and held < FEWEST:
-            raise ConfigError(f"public has {held} images, which says nothing of correlations; name a larger dataset")
-        reply, _ = schooling.handlers["train"](site, received, {})
-        return {"held": torch.tensor(float(held))}, {"teacher": reply["model"], "last": reply["model"]}
+        """Train and keep the site's teacher; send the number of public images that the site has."""
+        count = len(site.data["public"][1]) if images else 0
+        if images and count < FEWEST:
+            raise ConfigError(f"public has {count} images, too few for correlations; give a dataset with 3 or more")
+        reply, _ = pretraining.handlers["train"](site, received, {})
+        return {"held": torch.tensor(float(count))}, {"teacher": reply["model"], "last": reply["model"]}
 
     @torch.no_grad()
     def tell(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
+        """Send the logits of the site's last model on the public images that the server chose."""
         net = write(site.nets["last"], private["last"]).eval()
-        said = [net(public(site, some)) for some in received["index"].split(batch)]
-        return {"logits": {"public": torch.cat(said)}}, private
+        logits = [net(public(site, index)) for index in received["index"].split(batch)]
+        return {"logits": {"public": torch.cat(logits)}}, private
 
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-        model = agreeing(site, received) if images else received["model"]
+        """Train the received model, first on public images, then on the site's own images with both teachers."""
+        model = correlate(site, received) if images else received["model"]
         for name in ("teacher", "last"):
             write(site.nets[name], private[name]).eval()
-        reply, _ = learning.handlers["train"](site, {"model": model}, {})
+        reply, _ = local_training.handlers["train"](site, {"model": model}, {})
         return reply, private | {"last": reply["model"]}
 
-    def agreeing(site: Site, received: Tree) -> Tree:
+    def correlate(site: Site, received: Tree) -> Tree:
+        """Return the received model after one pass over the chosen public images (cross-correlation)."""
         net = write(site.nets["model"], received["model"]).train()
-        step = stepper(optimizer, net.parameters(), site, public_rate)
+        step = make_optimizer(optimizer, net.parameters(), site, public_rate)
 
-        def apart(x: Tensor, said: Tensor) -> Tensor:
-            return cross_correlation(net(x), said, off_diagonal)
+        def loss(x: Tensor, mean_logits: Tensor) -> Tensor:
+            return cross_correlation(net(x), mean_logits, off_diagonal)
 
-        told = zip(received["index"].split(batch), received["logits"]["public"].split(batch), strict=True)
-        for some, said in told:
-            if len(some) >= FEWEST:
-                with resting(net):  # running statistics are those of the site's images
-                    descend(step, partial(apart, public(site, some), said))
+        batches = zip(received["index"].split(batch), received["logits"]["public"].split(batch), strict=True)
+        for index, mean_logits in batches:
+            if len(index) >= FEWEST:
+                with statistics_kept(net):  # running statistics come from the site's own images only
+                    descend(step, partial(loss, public(site, index), mean_logits))
         return read(net)
 
     def round(state: Tree, now: Round) -> Conversation:
@@ -90,65 +96,70 @@ def fccl(
         taught = yield from gather("teach", state["taught"], now, body)
         ready = tuple(client for client in now.clients if client in taught)
         if images:
-            held = min(int(told["held"]) for told in taught.values())
+            available = min(int(reply["held"]) for reply in taught.values())
             rng = torch.Generator().manual_seed(derive(now.seed, now.number, "fccl"))
-            index = torch.randperm(held, generator=rng)[:images]
-            told = yield Request("tell", {"index": index}, ready)
-            body |= {"index": index, "logits": tree.mean([r.body["logits"] for r in told], [1.0] * len(told))}
+            index = torch.randperm(available, generator=rng)[:images]
+            answers = yield Request("tell", {"index": index}, ready)
+            body |= {"index": index, "logits": tree.mean([r.body["logits"] for r in answers], [1.0] * len(answers))}
         replies = yield Request("train", body, ready)
         return {"model": mean(replies, "model"), "taught": taught}
 
-    def like(nets: Tree, body: Tree) -> Tree:
+    def example_logits(nets: Tree, body: Tree) -> Tree:
         head = nets["model"]["params"]["head.weight"]
         return {"public": head.new_zeros(len(body["index"]) if body else images, len(head))}
 
     handlers = {"teach": teach, "train": train} | ({"tell": tell} if images else {})
-    logits = {"tell": {"logits": Sent("statistics", like)}} if images else {}
+    logits_sent = {"tell": {"logits": Sent("statistics", example_logits)}} if images else {}
     return Method(
-        client=Client(nothing, handlers),
+        client=Client(no_state, handlers),
         server=Server(lambda nets: nets | {"taught": {}}, round),
         weighting=uniform,
-        sends={"teach": {"held": positive if images else scalar}, **logits, "train": {"model": parameters("model")}},
+        sends={
+            "teach": {"held": positive if images else scalar},
+            **logits_sent,
+            "train": {"model": parameters("model")},
+        },
         networks=with_teachers,
         public=images > 0,
     )
 
 
 def with_teachers(task: Task) -> Networks:
+    """Return the trained model, the intra-domain teacher and the site's last model (inter-domain teacher)."""
     return {name: task.network(task) for name in ("model", "teacher", "last")}
 
 
 def public(site: Site, index: Tensor) -> Tensor:
-    """Some of the images that every site has."""
+    """Return the public images with these indices; they are the same at every site."""
     return pixels(site.data["public"][0][index.cpu()].to(site.device))
 
 
-def cross_correlation(scores: Tensor, said: Tensor, off_diagonal: float) -> Tensor:
-    """How far the correlations of two columns of scores are from 1, of one class, and from -1, of two classes."""
-    between = standardised(scores).T @ standardised(said) / len(scores)
-    same = between.diagonal()
-    others = (between + 1).square().sum() - (same + 1).square().sum()
+def cross_correlation(logits: Tensor, mean_logits: Tensor, off_diagonal: float) -> Tensor:
+    """Compute the loss that draws correlations of equal classes to 1 and those of different classes to -1."""
+    correlation = standardised(logits).T @ standardised(mean_logits) / len(logits)
+    same = correlation.diagonal()
+    others = (correlation + 1).square().sum() - (same + 1).square().sum()
     return (same - 1).square().sum() + off_diagonal * others
 
 
-def standardised(scores: Tensor) -> Tensor:
-    """Every column with a mean of 0 and a spread of 1; one that is all the same, with zeros."""
-    centred = scores - scores.mean(0)
+def standardised(logits: Tensor) -> Tensor:
+    """Return the columns with mean 0 and standard deviation 1; a constant column becomes zero."""
+    centred = logits - logits.mean(0)
     return centred / (centred.square().mean(0) + 1e-12).sqrt()
 
 
 def continual(intra: float, inter: float) -> Term:
-    """Cross-entropy, and how far predictions are from those of the site's teacher and of its last model."""
+    """Return the loss term: cross-entropy, plus the KL divergence from the site's teacher and its last model."""
     teachers = {name: weight for name, weight in (("teacher", intra), ("last", inter)) if weight}
 
     def term(local: Local, batch: Batch) -> Tensor:
         x, y = batch.merged
-        scores = local.net(x)
-        loss = F.cross_entropy(scores, y)
+        logits = local.net(x)
+        loss = F.cross_entropy(logits, y)
         for name, weight in teachers.items():
             with torch.no_grad():
-                meant = local.site.nets[name](x).softmax(1)
-            loss = loss + weight * F.kl_div(scores.log_softmax(1), meant, reduction="batchmean")
+                target = local.site.nets[name](x).softmax(1)
+            loss = loss + weight * F.kl_div(logits.log_softmax(1), target, reduction="batchmean")
         return loss
 
     return term

@@ -2,9 +2,9 @@
 
 Zhang, Lei, Shi, Huang, Chen; 2021; https://arxiv.org/abs/2111.10487
 
-A generator, shared by all sites, makes reference features for each class; at each site a discriminator, which never
-leaves it, tells them from the features of the site's images. The feature extractor learns to be taken for the
-reference, the reference moves to where the features of all sites are: so the sites' features become alike.
+A generator, shared by all sites, makes reference features for each class. A private discriminator at each site learns
+to distinguish them from the features of the site's images. The feature extractor learns to deceive it, and the
+generator moves the reference to the features of all sites, so that the features of all sites become similar.
 """
 
 from typing import Annotated, Literal
@@ -14,8 +14,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..classifier import Classifier, Networks, Task, read, resting, write
-from ..client import Client, descend, stepper, training
+from ..classifier import Classifier, Networks, Task, read, statistics_kept, write
+from ..client import Client, descend, make_optimizer, training
 from ..errors import ConfigError
 from ..losses import cross_entropy
 from ..method import Method, parameters
@@ -61,12 +61,12 @@ def fedadg(
     discriminator_rate: Rate = 0.7,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Features of all sites drawn to one reference, class by class, by a private discriminator at each site."""
+    """Align the features of all sites with one generated reference per class, by a private discriminator per site."""
     if classify + align == 0:
-        raise ConfigError("fedadg: classify=0 and align=0 leave nothing to train; give one of them an epoch or more")
+        raise ConfigError("fedadg: classify=0 and align=0 train for no epoch; set one of them to 1 or more")
     if not adversarial:  # without generator and discriminator
         client = training(cross_entropy(smoothing), optimizer=optimizer, epochs=classify + align)
-        return Method(client=client, server=averaging, weighting=uniform, sums=True)
+        return Method(client=client, server=averaging, weighting=uniform, linear_aggregation=True)
     shared = ("model", "generator") if reference == "generator" else ("model",)
 
     def networks(task: Task) -> Networks:
@@ -80,54 +80,56 @@ def fedadg(
         assert isinstance(net, Classifier)
         write(net, received["model"]).train()
         write(discriminator, private["discriminator"]).train()
-        step_net = stepper(optimizer, net.parameters(), site)
-        step_discriminator = stepper(optimizer, discriminator.parameters(), site, discriminator_rate)
+        step_net = make_optimizer(optimizer, net.parameters(), site)
+        step_discriminator = make_optimizer(optimizer, discriminator.parameters(), site, discriminator_rate)
         recall(step_discriminator, private["momentum"])
         generator = step_generator = None
         if reference == "generator":
             generator = write(site.nets["generator"], received["generator"]).train()
-            step_generator = stepper(optimizer, generator.parameters(), site, generator_rate)
+            step_generator = make_optimizer(optimizer, generator.parameters(), site, generator_rate)
 
         def classify_on(x: Tensor, y: Tensor) -> None:
-            descend(step_net, lambda: error(net.features(x), y), net)
+            descend(step_net, lambda: label_loss(net.features(x), y), net)
 
         def align_on(x: Tensor, y: Tensor) -> None:
-            descend(step_net, lambda: masked(net.features(x), y), net)  # step c5
-            with torch.no_grad(), resting(net):
+            descend(step_net, lambda: model_loss(net.features(x), y), net)  # step c5
+            with torch.no_grad(), statistics_kept(net):
                 h = net.features(x)
-            noise = draw(reference, len(y), h.shape[1], site.rng).to(h)  # step c6; once, since SAM looks twice
-            made = refer(noise, y).detach()
-            descend(step_discriminator, lambda: telling(h, made, y))  # step c7
+            noise = draw(reference, len(y), h.shape[1], site.rng).to(
+                h
+            )  # step c6; drawn once, since SAM evaluates the loss twice
+            fake = references(noise, y).detach()
+            descend(step_discriminator, lambda: discriminator_objective(h, fake, y))  # step c7
             if step_generator and generator_loss:
-                descend(step_generator, lambda: moving(noise, y, generator_loss))  # step c8
+                descend(step_generator, lambda: generator_objective(noise, y, generator_loss))  # step c8
 
-        def error(h: Tensor, y: Tensor) -> Tensor:
+        def label_loss(h: Tensor, y: Tensor) -> Tensor:
             return F.cross_entropy(net.head(h), y, label_smoothing=smoothing)
 
-        def masked(h: Tensor, y: Tensor) -> Tensor:  # Eq. 3, and as much of Eq. 5 as moves the model
-            unmasked: Tensor = (1 - discriminator(h, y)).square().mean()
-            return adversarial * unmasked + (1 - adversarial) * error(h, y)
+        def model_loss(h: Tensor, y: Tensor) -> Tensor:  # Eq. 3, and the terms of Eq. 5 that depend on the model
+            detected: Tensor = (1 - discriminator(h, y)).square().mean()
+            return adversarial * detected + (1 - adversarial) * label_loss(h, y)
 
-        def telling(h: Tensor, made: Tensor, y: Tensor) -> Tensor:  # Eq. 2
-            return confusion(discriminator(h, y), discriminator(made, y), discriminator_loss)
+        def discriminator_objective(h: Tensor, fake: Tensor, y: Tensor) -> Tensor:  # Eq. 2
+            return discrimination(discriminator(h, y), discriminator(fake, y), discriminator_loss)
 
-        def moving(noise: Tensor, y: Tensor, form: GeneratorLoss) -> Tensor:  # Eq. 4
-            return displacement(discriminator(refer(noise, y), y), form)
+        def generator_objective(noise: Tensor, y: Tensor, form: GeneratorLoss) -> Tensor:  # Eq. 4
+            return generation(discriminator(references(noise, y), y), form)
 
-        def refer(noise: Tensor, y: Tensor) -> Tensor:
+        def references(noise: Tensor, y: Tensor) -> Tensor:
             return generator(noise, y) if generator else noise
 
         for batch in site.batches(classify):  # steps c2 and c3
             classify_on(*batch.merged)
         for batch in site.batches(align):  # steps c4 to c8
             align_on(*batch.merged)
-        kept = {"discriminator": read(discriminator), "momentum": remember(step_discriminator)}
-        return {name: read(site.nets[name]) for name in shared}, kept  # step c9
+        private = {"discriminator": read(discriminator), "momentum": remember(step_discriminator)}
+        return {name: read(site.nets[name]) for name in shared}, private  # step c9
 
     return Method(
-        client=Client(own_discriminator, {"train": train}),
-        server=averaging,  # step s3, of model and generator alike
-        sums=True,
+        client=Client(new_discriminator, {"train": train}),
+        server=averaging,  # step s3, for model and generator
+        linear_aggregation=True,
         weighting=uniform,
         networks=networks,
         shared=shared,
@@ -135,20 +137,20 @@ def fedadg(
     )
 
 
-def confusion(real: Tensor, meant: Tensor, form: DiscriminatorLoss) -> Tensor:
-    """What a discriminator lowers: it should say 0 of features and 1 of the reference."""
+def discrimination(real: Tensor, fake: Tensor, form: DiscriminatorLoss) -> Tensor:
+    """Compute the discriminator's loss: outputs should be 0 for real features and 1 for the reference."""
     if form == "lsgan":
-        return (real.square() + (1 - meant).square()).mean()
-    return -((1 - real).square() + meant.square()).mean()
+        return (real.square() + (1 - fake).square()).mean()
+    return -((1 - real).square() + fake.square()).mean()
 
 
-def displacement(meant: Tensor, form: GeneratorLoss) -> Tensor:
-    """What a generator lowers: its reference moves `toward` the features, as the text says, or `away`, as Eq. 4."""
-    return (meant if form == "toward" else 1 - meant).square().mean()
+def generation(fake: Tensor, form: GeneratorLoss) -> Tensor:
+    """Compute the generator's loss: the reference moves `toward` the features (paper's text) or `away` (Eq. 4)."""
+    return (fake if form == "toward" else 1 - fake).square().mean()
 
 
-def own_discriminator(site: Site) -> Tree:
-    """A discriminator, and a random projection in it, that are this site's alone."""
+def new_discriminator(site: Site) -> Tree:
+    """Return the site's private state: its own discriminator with its own random projection, and no momentum."""
     discriminator = site.nets["discriminator"]
     assert isinstance(discriminator, Discriminator)
     discriminator.redraw()
@@ -156,12 +158,12 @@ def own_discriminator(site: Site) -> Tree:
 
 
 def draw(reference: Reference, count: int, width: int, rng: torch.Generator) -> Tensor:
-    """Noise for the generator, or reference features of a fixed distribution."""
+    """Draw noise for the generator, or reference features from a fixed distribution."""
     if reference == "normal":
         return torch.randn(count, width, generator=rng)
     if reference == "generator":
         return torch.rand(count, noise_width(width), generator=rng)
-    spread = 2 * torch.rand(count, width, generator=rng) - 1
+    values = 2 * torch.rand(count, width, generator=rng) - 1
     if reference == "uniform":
-        return spread
-    return -spread.sign() * torch.log1p(-spread.abs().clamp(max=1 - 1e-6)) / 2**0.5  # Laplace's, of scale 1/sqrt 2
+        return values
+    return -values.sign() * torch.log1p(-values.abs().clamp(max=1 - 1e-6)) / 2**0.5  # Laplace, scale 1/sqrt(2)

@@ -2,8 +2,8 @@
 
 McMahan, Moore, Ramage, Hampson, Agüera y Arcas; AISTATS 2017; https://arxiv.org/abs/1602.05629
 
-Every site trains the model it received on its own data; the server takes the mean of what comes back,
-weighted by the number of images a site trained on, or of equal weight for all.
+Each site trains the received model on its own data. The server averages the trained models, weighted by the number of
+training images of each site, or uniformly.
 """
 
 from typing import Literal
@@ -18,10 +18,10 @@ PRESETS = {"paper": {"weighting": "size"}, "official": {"weighting": "uniform"}}
 
 
 def fedavg(weighting: Literal["size", "uniform"] = "size", optimizer: Optimizer = plain_sgd) -> Method:
-    """Federated averaging."""
+    """Train at every site and average the models, weighted by training images or uniformly."""
     return Method(
         client=training(cross_entropy(), optimizer=optimizer),
         server=averaging,
         weighting=by_size if weighting == "size" else uniform,
-        sums=True,
+        linear_aggregation=True,
     )

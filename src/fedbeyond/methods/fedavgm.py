@@ -2,7 +2,7 @@
 
 Hsu, Qi, Brown; 2019; https://arxiv.org/abs/1909.06335
 
-FedAvgM: the server takes the mean drift of the sites for a gradient and keeps the speed of its model:
+FedAvgM: the server uses the mean update of the sites as a gradient, with momentum:
 v <- momentum * v + sum p_i (w_i - w),  w <- w + rate * v.
 """
 
@@ -26,7 +26,7 @@ def fedavgm(
     rate: Annotated[float, Field(gt=0)] = 1.0,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Averaging with momentum on the server."""
+    """Average the models with momentum on the server."""
 
     def round(state: Tree, now: Round) -> Conversation:
         replies = yield Request("train", {"model": state["model"]}, now.clients)
@@ -35,8 +35,11 @@ def fedavgm(
         speed = tree.add(tree.scale(momentum, state["speed"]), drift)
         return {"model": model | {"params": tree.add(start, tree.scale(rate, speed))}, "speed": speed}
 
-    return Method(client=training(cross_entropy(), optimizer=optimizer), server=Server(at_rest, round), sums=True)
+    return Method(
+        client=training(cross_entropy(), optimizer=optimizer), server=Server(zero_speed, round), linear_aggregation=True
+    )
 
 
-def at_rest(nets: Tree) -> Tree:
+def zero_speed(nets: Tree) -> Tree:
+    """Return the initial server state: the networks, and a momentum of zero."""
     return nets | {"speed": tree.zeros(nets["model"]["params"])}

@@ -2,13 +2,13 @@
 
 Li, Jiang, Zhang, Kamp, Dou; ICLR 2021; https://arxiv.org/abs/2102.07623
 
-All is averaged with equal weights, but each site goes on with its own BatchNorm layers (scales, shifts, statistics), so
-that features of different styles are normalised each in its own way. An unseen domain gets the mean of these layers.
+Models are averaged uniformly, but each site keeps its own BatchNorm layers (scales, shifts, running statistics). So the
+features of each style are normalised separately. The model for an unseen domain has the mean of these layers.
 """
 
 from dataclasses import replace
 
-from ..classifier import Networks, Task, classifier, norms
+from ..classifier import Networks, Task, batchnorm_layers, classifier
 from ..errors import ConfigError
 from ..method import Method
 from ..networks import batchnorm
@@ -20,16 +20,16 @@ PRESETS: dict[str, Tree] = {"paper": {}}
 
 
 def fedbn(optimizer: Optimizer = plain_sgd) -> Method:
-    """Uniform averaging under which each site keeps its own BatchNorm."""
-    return replace(batchnorm.local(fedavg("uniform", optimizer)), networks=normalised)
+    """Average models uniformly, while each site keeps its own BatchNorm layers."""
+    return replace(batchnorm.local(fedavg("uniform", optimizer)), networks=with_batchnorm)
 
 
-def normalised(task: Task) -> Networks:
-    """A classifier, refused if it has no BatchNorm: it would silently be averaged whole."""
+def with_batchnorm(task: Task) -> Networks:
+    """Build a classifier; raise ConfigError if it has no BatchNorm, because fedbn would then be plain averaging."""
     nets = classifier(task)
-    if not any(norms(nets["model"])):
+    if not any(batchnorm_layers(nets["model"])):
         raise ConfigError(
-            f"fedbn keeps BatchNorm at each site, and {type(nets['model']).__name__.lower()} has none; take convnet, a "
+            f"fedbn needs BatchNorm layers, and {type(nets['model']).__name__.lower()} has none; use convnet, a "
             "ResNet or MobileNetV2, or the method fedavg(weighting=uniform)"
         )
     return nets

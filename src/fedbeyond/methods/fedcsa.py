@@ -2,8 +2,8 @@
 
 Ma, Zhao, Cai, Jia; Journal of Systems Architecture 2021; https://doi.org/10.1016/j.sysarc.2021.102125
 
-What a site knows of a class depends on how many images of it the site holds. In the head, the row and the bias of
-class c are averaged by n_ic / sum_j n_jc; all other layers by the number of images, as in FedAvg.
+In the head, the row and the bias of class c are averaged with weights n_ic / sum_j n_jc, where n_ic is the number of
+training images of class c at site i. All other layers are averaged by the number of images, as in FedAvg.
 """
 
 from typing import Any
@@ -21,34 +21,34 @@ from ..tree import Tree
 
 PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code
 
-ROWS = ("head.weight", "head.bias")  # one for each class
+ROWS = ("head.weight", "head.bias")  # one row per class
 
 
 def fedcsa(optimizer: Optimizer = plain_sgd) -> Method:
-    """The head's rows averaged by how many images of their class a site holds, all else as FedAvg."""
+    """Average the head's rows weighted by the images of their class, all other layers as in FedAvg."""
     client = training(cross_entropy(), optimizer=optimizer)
     return Method(
         client=client._replace(handlers={**client.handlers, "labels": count}),
         server=Server(lambda nets: nets | {"labels": {}}, round),
-        sends=also(
-            {"train": {"model": parameters("model")}}, "labels", histogram=Sent("data-derived", one_for_each_class)
-        ),
+        sends=also({"train": {"model": parameters("model")}}, "labels", histogram=Sent("data-derived", example_counts)),
     )
 
 
-def one_for_each_class(nets: Tree, body: Tree) -> Any:
+def example_counts(nets: Tree, body: Tree) -> Any:
+    """Return an example of a histogram: one count per class."""
     return {"counts": torch.zeros(len(nets["model"]["params"][ROWS[1]]), dtype=torch.int64)}
 
 
 def count(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-    """How many images of each class a site trains on."""
+    """Send the number of training images of each class."""
     bias = dict(site.nets["model"].named_parameters())[ROWS[1]]
     return {"histogram": {"counts": torch.bincount(site.data["train"][1], minlength=len(bias))}}, private
 
 
 def round(state: Tree, now: Round) -> Conversation:
+    """Collect the histograms of new clients, train, and average the head class by class."""
     bank = yield from gather("labels", state["labels"], now)
-    known = tuple(name for name in now.clients if name in bank)  # who cannot be weighed does not train
+    known = tuple(name for name in now.clients if name in bank)  # without a histogram there is no weight
     replies = yield Request("train", {"model": state["model"]}, known)
     model = mean(replies, "model")
     counts = torch.stack([bank[reply.client]["histogram"]["counts"] for reply in replies])
@@ -57,8 +57,8 @@ def round(state: Tree, now: Round) -> Conversation:
 
 
 def by_class(name: str, replies: list[Reply], counts: Tensor) -> Tensor:
-    """The mean of the rows of a layer, each weighted by the images of its class; of a class nobody has, as all else."""
+    """Average the rows of a layer, weighted by the images of their class; by all images for a class without any."""
     weights = torch.tensor([reply.weight for reply in replies], dtype=torch.float64)
-    held = torch.where(counts.sum(0) > 0, counts.double(), weights[:, None])  # site x class
+    weights_by_class = torch.where(counts.sum(0) > 0, counts.double(), weights[:, None])  # site x class
     rows = torch.stack([reply.body["model"]["params"][name] for reply in replies])
-    return torch.einsum("sc,sc...->c...", (held / held.sum(0)).to(rows), rows)
+    return torch.einsum("sc,sc...->c...", (weights_by_class / weights_by_class.sum(0)).to(rows), rows)

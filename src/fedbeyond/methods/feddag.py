@@ -2,9 +2,9 @@
 
 Che, Wu, Jin, Xia, Chen; 2025.
 
-Sites train by NDAG (a generator of novel styles against a student, followed by a teacher), the server weighs their
-teachers by SHA (how well all sites do with each of them, perturbed). Each half stands in a file of its own, so that
-one can be had without the other: `ndag`, `fedavg+sha`.
+Sites train by NDAG: a generator makes novel styles against a student, and a teacher averages the student. The server
+weights the teachers by SHA: the losses of their perturbed copies at all sites. Each half has its own file and can be
+used alone: `ndag`, `fedavg+sha`.
 """
 
 from typing import Annotated, Literal
@@ -41,6 +41,6 @@ def feddag(
     clamp: bool = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Novel styles generated against each site's student; models weighed by how all sites fare with them."""
+    """Train on generated novel styles (NDAG); weight models by their perturbed losses at all sites (SHA)."""
     local = ndag(alpha, margin, width, decay, kind, learn, warmup, statistics, space, clamp, optimizer)
     return sha(local, rho, norm, beta, history, evaluators, exclude_self, warmup)

@@ -2,9 +2,9 @@
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama; ICLR 2021; https://arxiv.org/abs/2111.04263
 
-Each site remembers the slope of its own loss where it last stopped, h_i, and the server their mean, h. A linear term
-with h_i and a pull to the received model, L_i - <h_i, w> + alpha/2 ||w - w_t||^2, make the optima of all sites agree
-with that of their mean loss. Then h_i -= alpha (w_i - w_t),  h -= alpha/N sum (w_i - w_t),  w = mean w_i - h/alpha.
+Each site keeps the gradient of its own loss at its last local optimum, h_i; the server keeps their mean, h. A site
+minimises L_i - <h_i, w> + alpha/2 ||w - w_t||^2; at a fixed point all sites' optima equal that of their mean loss.
+Then h_i -= alpha (w_i - w_t),  h -= alpha/N sum (w_i - w_t),  w = mean w_i - h/alpha.
 """
 
 from typing import Annotated, Literal
@@ -31,7 +31,7 @@ def feddyn(
     output: Literal["mean", "corrected"] = "mean",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """A linear term and a pull at every site, which change with the rounds until all sites agree on one optimum."""
+    """Regularise local losses by a linear and a proximal term, updated each round until all optima agree."""
 
     def regulariser(local: Local, batch: Batch) -> Tensor:  # Eq. 1
         drift = tree.sub(local.params, local.start)
@@ -47,21 +47,23 @@ def feddyn(
         body = {"model": state["model"]} | ({"start": start} if output == "mean" else {})
         replies = yield Request("train", body, now.clients)
         model = mean(replies, "model")
-        moved = tree.mean([r.own["model"]["params"] for r in replies], [1.0] * len(replies))  # whoever weighs models
-        part = alpha * len(replies) / len(now.enrolled)
-        slope = tree.sub(state["slope"], tree.scale(part, tree.sub(moved, start)))
+        moved = tree.mean([r.own["model"]["params"] for r in replies], [1.0] * len(replies))  # always uniform
+        factor = alpha * len(replies) / len(now.enrolled)
+        slope = tree.sub(state["slope"], tree.scale(factor, tree.sub(moved, start)))
         corrected = tree.sub(model["params"], tree.scale(1 / alpha, slope))
-        told = model if output == "mean" else model | {"params": corrected}
-        return {"model": told, "start": corrected, "slope": slope}
+        result = model if output == "mean" else model | {"params": corrected}
+        return {"model": result, "start": corrected, "slope": slope}
 
-    client = training(cross_entropy(), regulariser, optimizer=optimizer, init=no_slope, finish=new_slope)
-    return Method(client=client, server=Server(with_slope, round), weighting=uniform, sums=True)
+    client = training(cross_entropy(), regulariser, optimizer=optimizer, init=zero_slope, finish=new_slope)
+    return Method(client=client, server=Server(with_slope, round), weighting=uniform, linear_aggregation=True)
 
 
-def no_slope(site: Site) -> Tree:
+def zero_slope(site: Site) -> Tree:
+    """Return the initial private state: h_i = 0."""
     return {"slope": tree.zeros(read(site.nets["model"])["params"])}
 
 
 def with_slope(nets: Tree) -> Tree:
+    """Return the initial server state: the networks, the parameters that sites start from, and h = 0."""
     params = nets["model"]["params"]
     return nets | {"start": params, "slope": tree.zeros(params)}

@@ -2,9 +2,9 @@
 
 Liu, Wang, Qu, Li, Kan, Wang; 2024.
 
-Each site sees its images in further styles as well. Predictions and attention maps of all views should agree, with
-those of the received model too (semantic consistency); a dual variable at each site and at the server keeps sites
-with different classes on one objective (class consistency, as in FedDyn).
+Each site also trains on its images in other styles (views). Predictions and attention maps of all views should agree
+with each other and with those of the received model (semantic consistency). Dual variables at the sites and the server
+align the objectives of sites with different classes (class consistency, as in FedDyn).
 """
 
 from typing import Annotated, Literal, cast
@@ -51,11 +51,11 @@ def fedgca(
     output: Literal["mean", "corrected"] = "mean",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Views in random styles; predictions (p) and attention (m) agree, also with the received model's (pg, mg)."""
+    """Train on views in random styles with consistent predictions (p, pg) and attention (m, mg), and FedDyn's duals."""
     if (pg and not p) or (mg and not m):
-        raise ConfigError("fedgca: pg adds the received model to p, and mg to m; switch p or m on as well")
-    agreeing = beta > 0 and (p or m)
-    semantic = consistent(beta, p, pg, m, mg, form, detach_mean) if agreeing else cross_entropy()  # Eq. 1: all views
+        raise ConfigError("fedgca: pg adds the received model to p, and mg to m; set p=true for pg, m=true for mg")
+    consistency = beta > 0 and (p or m)
+    semantic = consistent(beta, p, pg, m, mg, form, detach_mean) if consistency else cross_entropy()  # Eq. 1: all views
     terms = (semantic, class_consistency(alpha)) if alpha else (semantic,)  # Eq. 6
 
     style = augment.rand_conv(repeats=repeats, chains=chains, level=True)
@@ -66,38 +66,40 @@ def fedgca(
         return {"model": model}, {"dual": tree.sub(local.private["dual"], tree.scale(alpha, drift))}
 
     def round(state: Tree, now: Round) -> Conversation:
-        start = state["start"]  # goes along if it is not the model's own; the dual stays
+        start = state["start"]  # sent if it differs from the model's parameters; the dual stays at the server
         body = {"model": state["model"]} | ({"start": start} if alpha and output == "mean" else {})
         replies = yield Request("train", body, now.clients)
         model = mean(replies, "model")
-        moved = tree.mean([r.own["model"]["params"] for r in replies], [1.0] * len(replies))  # as at the sites
-        shared = alpha * len(replies) / len(now.enrolled)  # alpha/K for each that took part
+        moved = tree.mean([r.own["model"]["params"] for r in replies], [1.0] * len(replies))  # always uniform
+        shared = alpha * len(replies) / len(now.enrolled)  # alpha/K for each participating site
         dual = tree.sub(state["dual"], tree.scale(shared, tree.sub(moved, start)))  # line 13
         corrected = tree.sub(model["params"], tree.scale(1 / alpha, dual)) if alpha else model["params"]  # line 14
         return {"model": model if output == "mean" else model | {"params": corrected}, "start": corrected, "dual": dual}
 
-    nets = guided if agreeing and (pg or mg) else classifier
+    nets = guided if consistency and (pg or mg) else classifier
     return Method(
-        client=training(*terms, optimizer=optimizer, init=no_dual, finish=new_dual),
+        client=training(*terms, optimizer=optimizer, init=zero_dual, finish=new_dual),
         server=Server(with_dual, round),
         weighting=uniform,
-        sums=True,
+        linear_aggregation=True,
         augment=augment.views(style, views) if views else plain,  # X+
-        networks=for_images("fedgca", nets) if views or (agreeing and m) else nets,
+        networks=for_images("fedgca", nets) if views or (consistency and m) else nets,
     )
 
 
 def with_dual(nets: Tree) -> Tree:
+    """Return the initial server state: the model, the parameters that sites start from, and a dual of zero."""
     params = nets["model"]["params"]
     return {"model": nets["model"], "start": params, "dual": tree.zeros(params)}
 
 
-def no_dual(site: Site) -> Tree:
+def zero_dual(site: Site) -> Tree:
+    """Return the initial private state: a dual of zero."""
     return {"dual": tree.zeros(read(site.nets["model"])["params"])}
 
 
 def class_consistency(alpha: float) -> Term:
-    """alpha * L_OC: its gradient is alpha (w - w^t) - lambda_i."""
+    """Return the loss term alpha * L_OC, with gradient alpha (w - w^t) - lambda_i."""
 
     def term(local: Local, batch: Batch) -> Tensor:  # Eq. 5
         drift = tree.sub(local.params, local.start)
@@ -107,73 +109,73 @@ def class_consistency(alpha: float) -> Term:
 
 
 def consistent(beta: float, p: bool, pg: bool, m: bool, mg: bool, form: Form, detach_mean: bool) -> Term:
-    """Cross-entropy plus beta * L_GC, from one look at all views."""
+    """Return the loss term: cross-entropy plus beta * L_GC, from one forward pass over all views."""
 
     def term(local: Local, batch: Batch) -> Tensor:  # Eq. 4
         x, y = batch.merged
         count = 1 + len(batch.views)
         nets = cast(list[Classifier], [local.net, local.guide] if pg or mg else [local.net])
-        looks = [look(net, x, trained=net is local.net) for net in nets]
-        loss = F.cross_entropy(looks[0][1], y)
+        outputs = [look(net, x, trained=net is local.net) for net in nets]  # of each: feature maps, logits
+        loss = F.cross_entropy(outputs[0][1], y)
         if p:
-            guesses = [scores.softmax(1).unflatten(0, (count, -1)) for _, scores in looks[: 1 + pg]]
-            loss = loss + beta * agreement(guesses, form, detach_mean)
+            predictions = [logits.softmax(1).unflatten(0, (count, -1)) for _, logits in outputs[: 1 + pg]]
+            loss = loss + beta * agreement(predictions, form, detach_mean)
         if m:
-            seen = zip(nets, looks[: 1 + mg], strict=False)
-            places = [attention(net, *looked, y).unflatten(0, (count, -1)) for net, looked in seen]
-            places[1:] = [place.detach() for place in places[1:]]
-            loss = loss + beta * divergence(places[0], centre(places, detach_mean))
+            pairs = zip(nets, outputs[: 1 + mg], strict=False)
+            attentions = [attention(net, *output, y).unflatten(0, (count, -1)) for net, output in pairs]
+            attentions[1:] = [received.detach() for received in attentions[1:]]
+            loss = loss + beta * divergence(attentions[0], centre(attentions, detach_mean))
         return loss
 
     return term
 
 
 def look(net: Classifier, x: Tensor, trained: bool) -> tuple[Tensor, Tensor]:
-    """The last feature maps, and the scores of all classes."""
+    """Return the last feature maps and the logits; without gradients to the parameters unless `trained`."""
     if trained:
         return net.look(x)
     with torch.no_grad():
-        maps, scores = net.look(x)
+        maps, logits = net.look(x)
     if net.attentive:
-        return maps, scores
+        return maps, logits
     maps.requires_grad_()
     return maps, net.head(net.pooled(maps))
 
 
-def attention(net: Classifier, maps: Tensor, scores: Tensor, y: Tensor) -> Tensor:
-    """Where a network looks for the classes `y`: their activation maps as distributions."""
-    return activation(net, maps, scores, y).flatten(1).softmax(1)
+def attention(net: Classifier, maps: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+    """Return the class activation maps of the classes `y` as distributions over positions."""
+    return activation(net, maps, logits, y).flatten(1).softmax(1)
 
 
-def activation(net: Classifier, maps: Tensor, scores: Tensor, y: Tensor) -> Tensor:
-    """The activation maps of the classes `y`, M = sum_l W_l F_l.
+def activation(net: Classifier, maps: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+    """Return the class activation maps of the classes `y`, M = sum_l W_l F_l.
 
-    Where the head does not weigh the maps themselves, W_l is the slope of the class's score along the l-th map, which
-    is the head's weight where it does.
+    W_l is the head's weight of the l-th map. If the head does not act on the maps directly, W_l is the gradient of the
+    class's logit with respect to that map; for other heads the two are equal.
     """
     if net.attentive:
         weights = net.head.weight[y]
     else:
-        (slopes,) = torch.autograd.grad(scores.gather(1, y[:, None]).sum(), maps, create_graph=True)
+        (slopes,) = torch.autograd.grad(logits.gather(1, y[:, None]).sum(), maps, create_graph=True)
         weights = slopes.sum((2, 3))
     return torch.einsum("nc,nchw->nhw", weights, maps)
 
 
 def centre(members: list[Tensor], detach: bool) -> Tensor:
-    """The mean of the distributions of all views, by the local model and perhaps the received one."""
+    """Return the mean distribution over all views and the given models (local, and received if used)."""
     middle = torch.cat(members).mean(0)
     return middle.detach() if detach else middle
 
 
-def agreement(guesses: list[Tensor], form: Form, detach: bool) -> Tensor:  # Eq. 2
-    """Measure how far predictions (view x image x class) are from their mean: summed over views, mean over images."""
-    middle = centre(guesses, detach)
-    if form == "bce":  # as printed: it also sharpens, and is zero only where all are sure of one class
+def agreement(predictions: list[Tensor], form: Form, detach: bool) -> Tensor:  # Eq. 2
+    """Compute how far predictions (view x image x class) are from their mean: sum over views, mean over images."""
+    middle = centre(predictions, detach)
+    if form == "bce":  # as printed: it also sharpens predictions, and is zero only where all are 0 or 1
         middle = middle.clamp(TINY, 1 - TINY)
-        return -(guesses[0] * middle.log() + (1 - guesses[0]) * (1 - middle).log()).sum((0, 2)).mean()
+        return -(predictions[0] * middle.log() + (1 - predictions[0]) * (1 - middle).log()).sum((0, 2)).mean()
     if form == "kl":
-        return divergence(guesses[0], middle)
-    return divergence(torch.cat(guesses), middle) / len(guesses)  # js: the mean over the models that predict
+        return divergence(predictions[0], middle)
+    return divergence(torch.cat(predictions), middle) / len(predictions)  # js: mean over the models
 
 
 def divergence(members: Tensor, middle: Tensor) -> Tensor:  # Eq. 3

@@ -2,8 +2,8 @@
 
 Tenison, Sreeramadas, Mugunthan, Oyallon, Rish, Belilovsky; TMLR 2023; https://arxiv.org/abs/2201.11986
 
-A parameter that all sites move the same way is taken to follow what is common to them, and moves by the mean; where
-fewer than a share tau agree, the move is scaled down by the agreement A = |mean sign(w_i - w)|.
+A parameter whose updates have the same sign at all sites moves by their mean: such an update is assumed to follow what
+the sites have in common. Where the agreement A = |mean sign(w_i - w)| is below tau, the mean update is multiplied by A.
 """
 
 from typing import Annotated
@@ -28,17 +28,17 @@ def fedgma(
     rate: Annotated[float, Field(gt=0)] = 1.0,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """The mean of the sites' moves, less of it where fewer than `tau` agree on the sign; `rate` of it is taken."""
+    """Average the sites' updates, damped where their signs agree less than `tau`; `rate` is the server's."""
 
-    def masked(move: Tensor, *moves: Tensor) -> Tensor:
-        agreed = torch.stack([one.sign() for one in moves]).mean(0).abs()  # A
-        return rate * torch.where(agreed >= tau, 1.0, agreed) * move
+    def masked(mean_update: Tensor, *updates: Tensor) -> Tensor:
+        agreed = torch.stack([update.sign() for update in updates]).mean(0).abs()  # A
+        return rate * torch.where(agreed >= tau, 1.0, agreed) * mean_update
 
     def round(state: Tree, now: Round) -> Conversation:
         replies = yield Request("train", state, now.clients)
         model, start = mean(replies, "model"), state["model"]["params"]
-        moves = [tree.sub(reply.body["model"]["params"], start) for reply in replies]
-        move = tree.map(masked, tree.mean(moves, [reply.weight for reply in replies]), *moves)
-        return {"model": model | {"params": tree.add(start, move)}}  # running statistics are no moves: their mean
+        updates = [tree.sub(reply.body["model"]["params"], start) for reply in replies]
+        step = tree.map(masked, tree.mean(updates, [reply.weight for reply in replies]), *updates)
+        return {"model": model | {"params": tree.add(start, step)}}  # running statistics: the mean, not masked
 
     return Method(client=training(cross_entropy(), optimizer=optimizer), server=Server(lambda nets: nets, round))

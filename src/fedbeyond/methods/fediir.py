@@ -2,9 +2,9 @@
 
 Guo, Guo, Cao, Wu, Chang; ICML 2023.
 
-Where a relationship between features and classes holds at every site, every site wants the same change of the head.
-A round begins with each site's gradient of the head at the received model; the server follows their mean g, and each
-site adds gamma * ||grad_head L_i - g||^2 to its loss, so that its features make its own gradient like that of all.
+If a relationship between features and classes holds at every site, the gradient of the head is the same everywhere.
+A round begins with each site's gradient of the head at the received model. The server keeps a moving average g of their
+mean, and each site adds gamma * ||grad_head L_i - g||^2 to its loss: its features learn to make its gradient equal g.
 """
 
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from .. import tree
 from ..batch import Batch
-from ..classifier import Classifier, resting, write
+from ..classifier import Classifier, statistics_kept, write
 from ..client import Local, Term, training
 from ..losses import cross_entropy
 from ..method import Method, Sent, also, parameters
@@ -34,15 +34,18 @@ def fediir(
     from_zero: bool = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Gradients of the head drawn to their mean over sites, of which `keep` is kept from round to round."""
+    """Pull each site's gradient of the head to the mean over sites, a moving average with decay `keep` a round."""
     if not gamma:
         return Method(
-            client=training(cross_entropy(), optimizer=optimizer), server=averaging, weighting=uniform, sums=True
+            client=training(cross_entropy(), optimizer=optimizer),
+            server=averaging,
+            weighting=uniform,
+            linear_aggregation=True,
         )
 
     def round(state: Tree, now: Round) -> Conversation:
         replies = yield Request("slope", {"model": state["model"]}, now.clients)
-        new = mean(replies, "slope")  # by images: of all images together
+        new = mean(replies, "slope")  # weighted by images: the mean over all images
         old = state.get("slope", tree.zeros(new) if from_zero else new)
         slope = tree.add(tree.scale(keep, old), tree.scale(1 - keep, new))
         replies = yield Request("train", {"model": state["model"], "slope": slope}, now.clients)
@@ -53,30 +56,31 @@ def fediir(
         client=client._replace(handlers={**client.handlers, "slope": measure}),
         server=Server(lambda nets: nets, round),
         weighting=uniform,
-        sends=also({"train": {"model": parameters("model")}}, "slope", slope=Sent("parameters", like_the_head)),
-        sums=True,
+        sends=also({"train": {"model": parameters("model")}}, "slope", slope=Sent("parameters", example_slope)),
+        linear_aggregation=True,
     )
 
 
-def like_the_head(nets: Tree, body: Tree) -> Any:
+def example_slope(nets: Tree, body: Tree) -> Any:
+    """Return an example of the head's gradient: it has the shapes of the head's parameters."""
     params = nets["model"]["params"]
     return {"weight": params["head.weight"], "bias": params["head.bias"]}
 
 
 def slope_of(loss: Tensor, net: Classifier, create_graph: bool = False) -> Tree:
-    """The gradient of a loss with respect to the head."""
+    """Compute the gradient of a loss with respect to the parameters of the head."""
     head = dict(net.head.named_parameters())
     return dict(zip(head, torch.autograd.grad(loss, list(head.values()), create_graph=create_graph), strict=True))
 
 
 def measure(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-    """The gradient of the head at the received model, the mean over the site's images."""
-    net = write(site.nets["model"], received["model"]).train()  # as it will be while training
+    """Send the gradient of the head at the received model, averaged over the site's images."""
+    net = write(site.nets["model"], received["model"]).train()  # BatchNorm uses the batch, as it will in training
     assert isinstance(net, Classifier)
     slopes, sizes = [], []
     for batch in site.batches(1):
         x, y = batch.merged
-        with torch.no_grad(), resting(net):
+        with torch.no_grad(), statistics_kept(net):
             h = net.features(x)
         slopes.append(slope_of(F.cross_entropy(net.head(h), y), net))
         sizes.append(float(len(y)))
@@ -84,7 +88,7 @@ def measure(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
 
 
 def invariant(gamma: float) -> Term:
-    """Cross-entropy, and gamma times the squared distance of its gradient of the head from that of all sites."""
+    """Return a loss: cross-entropy, plus gamma times the squared distance of its gradient of the head from g."""
 
     def term(local: Local, batch: Batch) -> Tensor:
         net, (x, y) = local.net, batch.merged

@@ -2,8 +2,8 @@
 
 Wang, Liu, Liang, Joshi, Poor; NeurIPS 2020; https://arxiv.org/abs/2007.07481
 
-A site that takes more steps pulls the mean further towards its own optimum. Each site therefore says how far its
-steps reach (a_i), and the server takes the mean of drifts per unit of reach, times the mean reach:
+A site that takes more steps pulls the average further towards its own optimum. Each site therefore sends how far its
+steps reach (a_i). The server averages the drifts per unit of reach and multiplies them by the mean reach:
 w + tau_eff * sum p_i (w_i - w) / a_i. A proximal term shortens a_i; tau_eff is the mean reach without that term.
 """
 
@@ -27,26 +27,27 @@ PRESETS: dict[str, Tree] = {"paper": {}, "official": {}}
 
 
 def fednova(mu: Annotated[float, Field(ge=0)] = 0.0, optimizer: Optimizer = plain_sgd) -> Method:
-    """Averaging of drifts per step, so that sites with more steps do not count more; `mu` adds a proximal term."""
+    """Average drifts per step, so that sites with more steps do not count more; `mu` adds a proximal term."""
 
-    def count(local: Local) -> tuple[Tree, Tree]:
-        reached = reach(local.stepper, local.steps, pull=mu)
+    def upload_with_reach(local: Local) -> tuple[Tree, Tree]:
+        reached = reach(local.optimizer, local.steps, pull=mu)
         if not 0 < reached < math.inf:
-            rate = local.stepper.param_groups[0]["lr"]
+            rate = local.optimizer.param_groups[0]["lr"]
             raise ConfigError(
-                f"fednova: at learning rate {rate:g} the proximal term mu={mu:g} overshoots: {local.steps} steps end "
-                f"behind their start; use mu well below 1/lr = {1 / rate:g}, or a smaller lr"
+                f"fednova: at learning rate {rate:g} the proximal term mu={mu:g} overshoots: {local.steps} steps "
+                f"have a reach of {reached:g}, not above 0; use mu well below 1/lr = {1 / rate:g}, or a smaller lr"
             )
-        counts = {"reach": torch.tensor(reached), "pace": torch.tensor(reach(local.stepper, local.steps))}
+        counts = {"reach": torch.tensor(reached), "pace": torch.tensor(reach(local.optimizer, local.steps))}
         return {"model": read(local.net)} | counts, local.private
 
     terms = (cross_entropy(), proximal(mu)) if mu else (cross_entropy(),)
     sends = {"train": {"model": parameters("model"), "reach": positive, "pace": positive}}
-    client = training(*terms, optimizer=optimizer, finish=count)
+    client = training(*terms, optimizer=optimizer, finish=upload_with_reach)
     return Method(client=client, server=Server(lambda nets: nets, round), sends=sends)
 
 
 def round(state: Tree, now: Round) -> Conversation:
+    """Train at all sites and move the model by tau_eff times the weighted mean of the drifts per unit of reach."""
     replies = yield Request("train", state, now.clients)
     pace, start = mean(replies, "pace"), state["model"]["params"]
     drifts = [tree.scale(pace / r.body["reach"], tree.sub(r.body["model"]["params"], start)) for r in replies]

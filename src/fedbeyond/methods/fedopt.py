@@ -2,7 +2,7 @@
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan; ICLR 2021; https://arxiv.org/abs/2003.00295
 
-The server takes the mean drift of the sites, D, for a gradient, and each parameter has a step size of its own:
+The server uses the mean drift of the sites, D, as a gradient, with a separate step size for each parameter:
 m <- beta1 m + (1 - beta1) D,  w <- w + rate * m / (sqrt(v) + tau), where v follows D^2 as in Adam, Yogi or Adagrad.
 """
 
@@ -31,24 +31,24 @@ Follow = Callable[[Tensor, Tensor], Tensor]  # (v, D^2) -> the next v
 def fedadam(
     rate: Rate = 0.03, beta1: Decay = 0.9, beta2: Decay = 0.99, tau: Rate = 1e-3, optimizer: Optimizer = plain_sgd
 ) -> Method:
-    """Adam on the server."""
+    """Apply Adam on the server to the mean drift of the sites."""
     return adaptive(lambda v, square: beta2 * v + (1 - beta2) * square, rate, beta1, tau, optimizer)
 
 
 def fedyogi(
     rate: Rate = 0.03, beta1: Decay = 0.9, beta2: Decay = 0.99, tau: Rate = 1e-3, optimizer: Optimizer = plain_sgd
 ) -> Method:
-    """Yogi on the server: as Adam, but a step size grows back slowly after large drifts."""
+    """Apply Yogi on the server: as Adam, but step sizes grow back slowly after large drifts."""
     return adaptive(lambda v, square: v - (1 - beta2) * square * (v - square).sign(), rate, beta1, tau, optimizer)
 
 
 def fedadagrad(rate: Rate = 0.03, beta1: Decay = 0.0, tau: Rate = 1e-3, optimizer: Optimizer = plain_sgd) -> Method:
-    """Adagrad on the server: step sizes only shrink."""
+    """Apply Adagrad on the server: step sizes only shrink."""
     return adaptive(torch.add, rate, beta1, tau, optimizer)
 
 
 def adaptive(follow: Follow, rate: float, beta1: float, tau: float, optimizer: Optimizer) -> Method:
-    """Averaging whose server moves by an adaptive step along the mean drift."""
+    """Build FedAvg with a server that moves the model by an adaptive step along the mean drift."""
 
     def round(state: Tree, now: Round) -> Conversation:  # Algorithm 2
         replies = yield Request("train", {"model": state["model"]}, now.clients)
@@ -59,8 +59,10 @@ def adaptive(follow: Follow, rate: float, beta1: float, tau: float, optimizer: O
         step = tree.map(lambda m, v: rate * m / (v.sqrt() + tau), speed, squares)
         return {"model": model | {"params": tree.add(start, step)}, "speed": speed, "squares": squares}
 
-    def begin(nets: Tree) -> Tree:  # v_0 = tau^2
-        still = tree.zeros(nets["model"]["params"])
-        return nets | {"speed": still, "squares": tree.map(lambda leaf: torch.full_like(leaf, tau**2), still)}
+    def init(nets: Tree) -> Tree:  # v_0 = tau^2
+        zeros = tree.zeros(nets["model"]["params"])
+        return nets | {"speed": zeros, "squares": tree.map(lambda leaf: torch.full_like(leaf, tau**2), zeros)}
 
-    return Method(client=training(cross_entropy(), optimizer=optimizer), server=Server(begin, round), sums=True)
+    return Method(
+        client=training(cross_entropy(), optimizer=optimizer), server=Server(init, round), linear_aggregation=True
+    )

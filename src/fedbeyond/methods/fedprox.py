@@ -2,7 +2,7 @@
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith; MLSys 2020; https://arxiv.org/abs/1812.06127
 
-FedAvg, with mu/2 * ||w_i - w||^2 added to each site's loss, so that no site strays far from what it received.
+FedAvg, with mu/2 * ||w_i - w||^2 added to each site's loss, so that no site moves far from the received model.
 """
 
 from ..client import training
@@ -15,5 +15,7 @@ PRESETS = {"paper": {"mu": 0.01}, "official": {"mu": 0.1}}
 
 
 def fedprox(mu: float = 0.01, optimizer: Optimizer = plain_sgd) -> Method:
-    """Averaging with a pull back to the received model."""
-    return Method(client=training(cross_entropy(), proximal(mu), optimizer=optimizer), server=averaging, sums=True)
+    """Average models that are trained with a proximal term, which keeps them near the received model."""
+    return Method(
+        client=training(cross_entropy(), proximal(mu), optimizer=optimizer), server=averaging, linear_aggregation=True
+    )

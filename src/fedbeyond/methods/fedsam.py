@@ -2,8 +2,8 @@
 
 Qu, Li, Duan, Liu, Tang, Lu; ICML 2022; https://arxiv.org/abs/2206.02618
 
-FedAvg whose sites look for flat minima: each step goes by the gradient found rho uphill of where the site's model is.
-Caldarola, Caputo and Ciccone (ECCV 2022) propose the same under the same name.
+FedAvg whose sites search for flat minima: each step uses the gradient at the point rho uphill of the site's model.
+Caldarola, Caputo and Ciccone (ECCV 2022) propose the same method under the same name.
 """
 
 from typing import Annotated
@@ -18,5 +18,5 @@ PRESETS = {"paper": {"rho": 0.1}}
 
 
 def fedsam(rho: Annotated[float, Field(ge=0)] = 0.05, optimizer: Optimizer = plain_sgd) -> Method:
-    """Averaging of models that were trained by SAM, around whatever optimizer the run has."""
+    """Average models that are trained by SAM, which wraps the optimizer of the run."""
     return fedavg(optimizer=sharp(optimizer, rho))

@@ -2,8 +2,8 @@
 
 Soltany, Pourpanah, Molahasani, Greenspan, Etemad; 2024.
 
-Each site smooths its labels, so that it is not over-confident on its own domain, and
-trains on the same number of batches a round whatever it holds, so that no domain counts more; the mean is uniform.
+Each site smooths its labels, so that it is not over-confident on its own domain. All sites train on the same number
+of batches a round, whatever their size, so that no domain counts more. The average is uniform.
 """
 
 from typing import Annotated
@@ -29,11 +29,11 @@ def fedsb(
     fresh: bool = True,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Smoothed labels, and `budget` batches a round at every site (none: all it has)."""
+    """Smooth labels, and train on `budget` batches a round at every site (none: on all its images)."""
     return Method(
         client=training(cross_entropy(smoothing), optimizer=optimizer),  # Eqs. 1-3
         sampler=balanced(budget, fresh) if budget else shuffled,
         server=averaging,
         weighting=uniform,  # Eq. 8
-        sums=True,
+        linear_aggregation=True,
     )

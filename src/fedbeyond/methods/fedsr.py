@@ -2,8 +2,9 @@
 
 Nguyen, Torr, Lim; NeurIPS 2022; https://openreview.net/forum?id=mrt90D00aQX
 
-Features are drawn from a Gaussian that the network computes from an image, and are to say little: they are kept short
-(L2R), and their distribution near one that depends on the class alone (CMI), which each site learns for itself.
+Features are drawn from a Gaussian that the network computes from an image. Two regularisers limit the information in
+them: their norm is kept small (L2R), and their distribution close to one that depends only on the class (CMI). Each
+site learns that class distribution itself.
 """
 
 import math
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 
 from ..batch import Batch
 from ..classifier import Classifier, Networks, Task, read
-from ..client import Local, Term, nothing, training
+from ..client import Local, Term, no_state, training
 from ..errors import ConfigError
 from ..method import Method, parameters
 from ..optimizers import Optimizer, plain_sgd
@@ -26,7 +27,7 @@ from ..tree import Tree
 
 PRESETS = {"paper": {"square": True}, "official": {"square": False}}
 
-SAMPLES = 20  # of the features of an image, when it is classified
+SAMPLES = 20  # draws of the features of an image in evaluation
 TINY = 1e-6
 
 
@@ -37,9 +38,11 @@ def fedsr(
     share_r: bool = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Gaussian features, short (l2r times their length) and close to a Gaussian of their class (cmi times the KL)."""
+    """Train with Gaussian features of small norm (weight l2r), close to a Gaussian of their class (KL, weight cmi)."""
     if share_r and not cmi:
-        raise ConfigError("fedsr: share_r shares what cmi learns, and cmi=0 learns nothing; give cmi, or leave it out")
+        raise ConfigError(
+            "fedsr: share_r shares what cmi learns, but cmi=0 learns nothing; set cmi > 0, or remove share_r"
+        )
     shared = ("model", "reference") if share_r else ("model",)
 
     def networks(task: Task) -> Networks:
@@ -50,11 +53,11 @@ def fedsr(
         client=training(
             simple(l2r, cmi, square),
             optimizer=optimizer,
-            init=own_reference if cmi and not share_r else nothing,
+            init=new_reference if cmi and not share_r else no_state,
             along=("reference",) if cmi else (),
         ),
         server=averaging,
-        sums=True,
+        linear_aggregation=True,
         weighting=uniform,
         networks=networks,
         shared=shared,
@@ -63,43 +66,43 @@ def fedsr(
 
 
 class Gaussian(Classifier):
-    """A classifier whose head sees features that are drawn: the network gives the mean and the spread of each."""
+    """A classifier whose head gets drawn features; the network computes the mean and the spread of each feature."""
 
     body: Classifier
-    attentive = False  # what the head weighs is no average of maps
+    attentive = False  # the input of the head is not an average of maps
 
     def __init__(self, body: Classifier, classes: int) -> None:
         width = body.head.in_features
         super().__init__(body, width, classes)
         body.head = nn.Linear(width, 2 * width)
         self.stages = tuple(f"body.{stage}" for stage in body.stages)
-        self.noise = torch.randn(SAMPLES, width, generator=torch.Generator().manual_seed(0))  # one for all images
+        self.noise = torch.randn(SAMPLES, width, generator=torch.Generator().manual_seed(0))  # the same for all images
 
     def gaussian(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and spread of the features of each image."""
+        """Compute the mean and the spread (standard deviation) of the features of each image."""
         mean, spread = self.body(x).chunk(2, 1)
         return mean, F.softplus(spread) + TINY
 
     def maps(self, x: Tensor) -> Tensor:
-        """The last feature maps."""
+        """Compute the last feature maps."""
         return self.body.maps(x)
 
     def pooled(self, maps: Tensor) -> Tensor:
-        """The mean of the features, from the maps."""
-        numbers: Tensor = self.body.head(self.body.pooled(maps))
-        return numbers.chunk(2, 1)[0]
+        """Compute the mean of the features from the maps."""
+        moments: Tensor = self.body.head(self.body.pooled(maps))
+        return moments.chunk(2, 1)[0]
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean of the features."""
+        """Compute the mean of the features."""
         return self.gaussian(x)[0]
 
     def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The last feature maps, and the scores of the mean of the features."""
-        maps, numbers = self.body.look(x)
-        return maps, self.head(numbers.chunk(2, 1)[0])
+        """Compute the last feature maps, and the logits of the mean of the features."""
+        maps, moments = self.body.look(x)
+        return maps, self.head(moments.chunk(2, 1)[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of features drawn once, as dropout draws, in training; later the log of the mean probability."""
+        """Compute the logits of one draw of the features in training, the log of the mean probability in evaluation."""
         mean, spread = self.gaussian(x)
         if self.training:
             return self.head(draw(mean, spread))  # type: ignore[no-any-return]
@@ -108,7 +111,7 @@ class Gaussian(Classifier):
 
 
 class Reference(nn.Module):
-    """r(z|y): the mean and spread that features of each class should have, and C, by which features are scaled."""
+    """The reference r(z|y): a mean and a spread of the features of each class; and C, which scales features."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__()
@@ -117,25 +120,27 @@ class Reference(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, mean: Tensor, spread: Tensor, y: Tensor) -> Tensor:
-        """KL(N(C mean, C spread) || r(z|y)), summed over the features, the mean over images."""
+        """Compute KL(N(C mean, C spread) || r(z|y)), summed over features and averaged over images."""
         centre, width = self.mean[y], F.softplus(self.spread)[y] + TINY
         mean, spread = self.scale * mean, self.scale.abs() * spread + TINY
         far = (spread.square() + (mean - centre).square()) / (2 * width.square())
         return (width.log() - spread.log() + far - 0.5).sum(1).mean()
 
 
-def own_reference(site: Site) -> Tree:
+def new_reference(site: Site) -> Tree:
+    """Return the private state of a site that has not trained: a new reference."""
     reference = site.nets["reference"]
     assert isinstance(reference, Reference)
     return {"reference": read(Reference(*reference.mean.shape))}
 
 
 def draw(mean: Tensor, spread: Tensor) -> Tensor:
+    """Draw features from a Gaussian."""
     return mean + spread * torch.randn_like(mean)
 
 
 def simple(l2r: float, cmi: float, square: bool) -> Term:
-    """Cross-entropy of features drawn once, with the two regularisers."""
+    """Return a loss: cross-entropy of one draw of the features, plus the two regularisers."""
 
     def term(local: Local, batch: Batch) -> Tensor:
         net, (x, y) = local.net, batch.merged

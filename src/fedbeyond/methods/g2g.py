@@ -2,9 +2,9 @@
 
 Chen, Zhang, Gong; ICASSP 2024.
 
-Each site has two models, a private one and one that travels (the meme); on every batch both learn from the labels and
-from each other's predictions, and only the meme is averaged. Labels are compared with scores of which the largest few
-stay and the rest are made equal. It is federated mutual learning with that smoothing.
+Each site has two models, a private one and a shared one (the meme). On every batch both learn from the labels and from
+each other's predictions; only the meme is sent and averaged. In the cross-entropy, all logits of an image except the
+largest few are replaced by their mean. The method is federated mutual learning with that smoothing.
 """
 
 from typing import Annotated
@@ -33,12 +33,12 @@ def g2g(
     top: Annotated[int, Field(gt=0)] | None = 3,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """A private model and a travelling one that teach each other; alpha and beta are how much each goes by labels."""
+    """Train a private and a shared model that teach each other; alpha and beta weight the labels in their losses."""
 
     def mutual(local: Local, batch: Batch) -> Tensor:
         x, y = batch.merged
-        meme, own = local.net(x), local.along["private"](x)
-        return learn(own, y, meme, alpha, top) + learn(meme, y, own, beta, top)
+        meme, private = local.net(x), local.along["private"](x)
+        return mutual_loss(private, y, meme, alpha, top) + mutual_loss(meme, y, private, beta, top)
 
     client = training(mutual, optimizer=optimizer, along=("private",))
 
@@ -50,24 +50,25 @@ def g2g(
         server=averaging,
         weighting=uniform,
         networks=twins,
-        sums=True,
+        linear_aggregation=True,
     )
 
 
 def twins(task: Task) -> Networks:
+    """Build the shared and the private model."""
     return {"model": task.network(task), "private": task.network(task)}
 
 
-def learn(scores: Tensor, y: Tensor, other: Tensor, share: float, top: int | None) -> Tensor:
-    """What one of the two lowers: by `share` the error, for the rest the divergence from what the other predicts."""
-    error = F.cross_entropy(smoothed(scores, top), y)
-    apart = F.kl_div(scores.log_softmax(1), other.detach().softmax(1), reduction="batchmean")
-    return share * error + (1 - share) * apart
+def mutual_loss(logits: Tensor, y: Tensor, other: Tensor, share: float, top: int | None) -> Tensor:
+    """Compute the loss of one model: `share` of its cross-entropy, the rest its KL divergence from the other model."""
+    error = F.cross_entropy(smoothed(logits, top), y)
+    divergence = F.kl_div(logits.log_softmax(1), other.detach().softmax(1), reduction="batchmean")
+    return share * error + (1 - share) * divergence
 
 
-def smoothed(scores: Tensor, top: int | None) -> Tensor:
-    """The scores of each image, all but the `top` largest replaced by their mean."""
-    if top is None or top >= scores.shape[1]:
-        return scores
-    low = scores.argsort(dim=1, descending=True, stable=True)[:, top:]
-    return scores.scatter(1, low, scores.gather(1, low).mean(1, keepdim=True).expand_as(low))
+def smoothed(logits: Tensor, top: int | None) -> Tensor:
+    """Replace all logits of an image except the `top` largest by their mean."""
+    if top is None or top >= logits.shape[1]:
+        return logits
+    low = logits.argsort(dim=1, descending=True, stable=True)[:, top:]
+    return logits.scatter(1, low, logits.gather(1, low).mean(1, keepdim=True).expand_as(low))

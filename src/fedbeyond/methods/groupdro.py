@@ -2,8 +2,8 @@
 
 Sagawa, Koh, Hashimoto, Liang; ICLR 2020; https://arxiv.org/abs/1911.08731
 
-The loss is a weighted mean of the source domains' risks, and the weights grow exponentially with the risks: training is
-for the domain that does worst. A reference, not a federation: it needs images of several domains in one batch.
+The loss is a weighted mean of the source domains' risks. The weights grow exponentially with the risks: training
+concentrates on the worst domain. A pooled reference: it needs images of several domains in one batch.
 """
 
 from typing import Annotated
@@ -26,27 +26,29 @@ PRESETS: dict[str, Tree] = {"paper": {}, "domainbed": {}}
 
 
 def groupdro(eta: Annotated[float, Field(ge=0)] = 0.01, optimizer: Optimizer = plain_sgd) -> Method:
-    """Pooled training, with weights on domains that grow with their risks."""
+    """Train on pooled data, with weights of the domains that grow with their risks."""
 
     def robust(local: Local, batch: Batch) -> Tensor:  # Algorithm 1
         x, y = batch.merged
         losses = F.cross_entropy(local.net(x), y, reduction="none")
-        held = F.one_hot(batch.origins, len(local.private["logs"])).to(losses)
-        risks = losses @ held / held.sum(0).clamp(min=1)  # zero for a domain that is not in the batch
-        if int(local.private.get("step", -1)) < local.steps:  # once a batch, however often an optimizer looks at it
+        members = F.one_hot(batch.origins, len(local.private["logs"])).to(losses)
+        risks = losses @ members / members.sum(0).clamp(min=1)  # zero for a domain that is not in the batch
+        if int(local.private.get("step", -1)) < local.steps:  # once a batch, even if SAM computes the loss twice
             logs = (local.private["logs"] + eta * risks.detach()).log_softmax(0)
             local.private = {"logs": logs, "step": torch.tensor(local.steps)}
         weights: Tensor = local.private["logs"].exp()
         return weights @ risks
 
     client = training(robust, optimizer=optimizer, init=even, finish=keep)
-    return Method(client=client, server=averaging, weighting=None, pooled=True, least=2)
+    return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)
 
 
-def even(site: Site) -> Tree:  # q, as logarithms: one that is tiny can grow again
+def even(site: Site) -> Tree:
+    """Return equal weights q of the domains, as logarithms: a tiny weight can grow again."""
     assert site.origin is not None
     return {"logs": torch.zeros(int(site.origin.max()) + 1).log_softmax(0)}
 
 
 def keep(local: Local) -> tuple[Tree, Tree]:
+    """Send the model, and keep the weights of the domains."""
     return {"model": read(local.net)}, {"logs": local.private["logs"]}

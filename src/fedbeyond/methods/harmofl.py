@@ -2,8 +2,8 @@
 
 Jiang, Wang, Dou; AAAI 2022; https://arxiv.org/abs/2112.10775
 
-Every image is given the mean amplitudes of all sites' images and keeps its own phases, at sites as in the unseen
-domain: the mean belongs to the model. Each step goes by the gradient found rho uphill, so that minima are flat.
+Every image gets the mean amplitudes of all sites' images and keeps its own phases, at the sites and in the unseen
+domain: the mean is a buffer of the model. Each step uses the gradient at the point rho uphill, so that minima are flat.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from .. import tree
-from ..classifier import Classifier, Networks, Task, at_once, for_images
+from ..classifier import Classifier, Networks, Task, eval_batch_size, for_images
 from ..client import training
 from ..data.augment.spectrum import amplitudes, blend, size
 from ..images import pixels
@@ -33,62 +33,63 @@ def harmofl(
     rho: Annotated[float, Field(ge=0)] = 0.05,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Images with the mean amplitudes of all sites, and steps by the gradient found a little uphill."""
+    """Train by SAM on images with the mean amplitudes of all sites."""
 
     def networks(task: Task) -> Networks:
         return {"model": Harmonised(task.network(task), task.shape, window)}
 
-    def tell(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:  # exact, not a moving average
+    def mean_amplitude(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:  # exact, not a moving average
         total = sum(
             amplitudes(pixels(x.to(site.device)), window).double().sum(0)
-            for x in site.data["train"][0].split(at_once(site.device))
+            for x in site.data["train"][0].split(eval_batch_size(site.device))
         )
         assert isinstance(total, Tensor)
         return {"amplitude": {"mean": (total / site.size).float()}}, private
 
     client = training(cross_entropy(), optimizer=sharp(optimizer, rho))
     method = Method(
-        client=client._replace(handlers={**client.handlers, "amplitude": tell}),
+        client=client._replace(handlers={**client.handlers, "amplitude": mean_amplitude}),
         server=Server(lambda nets: nets, round),
         weighting=uniform,
         networks=for_images("harmofl", networks),
         amplitudes=window < 1,
-        sums=True,
+        linear_aggregation=True,
     )
-    told = Sent("data-derived", lambda nets, body: {"mean": nets["model"]["buffers"]["amplitude"]})
-    return replace(method, sends=also(method.sends, "amplitude", amplitude=told))
+    sent = Sent("data-derived", lambda nets, body: {"mean": nets["model"]["buffers"]["amplitude"]})
+    return replace(method, sends=also(method.sends, "amplitude", amplitude=sent))
 
 
 def round(state: Tree, now: Round) -> Conversation:
+    """Collect the sites' mean amplitudes in the first round; then train with their mean, which never changes."""
     model = state["model"]
-    if now.number == 0:  # once in a run, then fixed
+    if now.number == 0:
         replies = yield Request("amplitude", {}, now.clients)
         shared = tree.mean([reply.body["amplitude"]["mean"] for reply in replies], [1.0] * len(replies))
-        model = given(model, shared)
+        model = with_amplitude(model, shared)
     replies = yield Request("train", {"model": model}, now.clients)
-    return {"model": given(mean(replies, "model"), model["buffers"]["amplitude"])}
+    return {"model": with_amplitude(mean(replies, "model"), model["buffers"]["amplitude"])}
 
 
-def given(model: Tree, amplitude: Tensor) -> Tree:
-    """The model with these amplitudes for all images."""
+def with_amplitude(model: Tree, amplitude: Tensor) -> Tree:
+    """Return the model with these amplitudes in its buffer."""
     return model | {"buffers": model["buffers"] | {"amplitude": amplitude}}
 
 
 class Harmonised(Classifier):
-    """A classifier that sees every image with the amplitudes it holds, in place of the image's own."""
+    """A classifier that replaces the amplitudes of every image with those in its buffer."""
 
     amplitude: Tensor
 
     def __init__(self, net: Classifier, shape: tuple[int, ...], window: float) -> None:
         nn.Module.__init__(self)
-        for name, part in net.named_children():  # under the names they have in the network itself
+        for name, part in net.named_children():  # under the same names as in the network
             self.add_module(name, part)
         self.net, self.window = (net,), window
         self.attentive, self.stages = net.attentive, net.stages
         self.register_buffer("amplitude", torch.zeros(size(shape, window)))
 
     def normalised(self, x: Tensor) -> Tensor:
-        """Replace the images' amplitudes with the shared ones; as in the authors' code, nothing is clipped."""
+        """Replace the images' amplitudes with those of the buffer; as in the authors' code, nothing is clipped."""
         return blend(x, self.amplitude, self.window)
 
     def maps(self, x: Tensor) -> Tensor:

@@ -2,9 +2,8 @@
 
 Arjovsky, Bottou, Gulrajani, Lopez-Paz; 2019; https://arxiv.org/abs/1907.02893
 
-One classifier should be the best for every source domain at once: if all its scores were scaled by s, the slope of each
-domain's risk at s = 1 should be zero (IRMv1). A reference, not a federation: it needs images of several domains in one
-batch.
+One classifier should be optimal for every source domain at once: if all its logits were scaled by s, the derivative of
+each domain's risk at s = 1 should be zero (IRMv1). A pooled reference: it needs images of several domains in one batch.
 """
 
 from collections.abc import Callable
@@ -30,7 +29,7 @@ PRESETS = {
     "official": {"weight": 91257.0, "anneal": 0.38},
 }
 
-Penalty = Callable[[Tensor, Tensor, Batch], Tensor | float]  # of scores and labels
+Penalty = Callable[[Tensor, Tensor, Batch], Tensor | float]  # of logits, labels and their batch
 
 
 def irm(
@@ -40,46 +39,48 @@ def irm(
     unbiased: bool = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Pooled training, with a penalty where a domain would scale the scores otherwise."""
+    """Train on pooled data, with a penalty if another scale of the logits is better for a domain."""
     term = penalised(partial(invariance, unbiased=unbiased), weight, anneal, rescale)
     client = training(term, optimizer=optimizer, init=unplayed, finish=counted)
-    return Method(client=client, server=averaging, weighting=None, pooled=True, least=2)
+    return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)
 
 
-def invariance(scores: Tensor, y: Tensor, batch: Batch, unbiased: bool) -> Tensor | float:
-    """The squared slope of each domain's risk along s, the mean over domains."""
-    guess = (scores.softmax(1) * scores).sum(1)
-    slopes = guess - scores.gather(1, y[:, None]).squeeze(1)  # of cross-entropy along s, at s = 1, for each image
-    apart = [slopes[place] for place in domains(batch, least=2)]
-    if unbiased:  # Appendix D: the slopes of two halves are independent, the square of one is not free of noise
-        squares = [own[::2].mean() * own[1::2].mean() for own in apart]
+def invariance(logits: Tensor, y: Tensor, batch: Batch, unbiased: bool) -> Tensor | float:
+    """Compute the squared derivative of each domain's risk with respect to s, and average over domains."""
+    expected = (logits.softmax(1) * logits).sum(1)
+    slopes = expected - logits.gather(1, y[:, None]).squeeze(1)  # of each image's cross-entropy along s, at s = 1
+    by_domain = [slopes[index] for index in domains(batch, least=2)]
+    if unbiased:  # Appendix D: the slopes of two halves have independent noise, the square of one slope is biased
+        squares = [part[::2].mean() * part[1::2].mean() for part in by_domain]
     else:
-        squares = [own.mean().square() for own in apart]
+        squares = [part.mean().square() for part in by_domain]
     return torch.stack(squares).mean() if squares else 0.0
 
 
 def penalised(penalty: Penalty, weight: float, anneal: float, rescale: bool) -> Term:
-    """Cross-entropy plus a penalty, whose weight grows when a share `anneal` of the rounds is played."""
+    """Return a loss: cross-entropy plus a penalty, whose weight grows after the share `anneal` of the rounds."""
 
     def term(local: Local, batch: Batch) -> Tensor:
         x, y = batch.merged
-        scores, now = local.net(x), strength(local, weight, anneal)
-        loss = F.cross_entropy(scores, y) + now * penalty(scores, y, batch)
+        logits, now = local.net(x), strength(local, weight, anneal)
+        loss = F.cross_entropy(logits, y) + now * penalty(logits, y, batch)
         return loss / max(now, 1.0) if rescale else loss
 
     return term
 
 
 def strength(local: Local, weight: float, anneal: float) -> float:
-    """What a penalty counts in this round: at most once at first, then its whole weight."""
-    played = int(local.private["played"]) / local.site.rounds
-    return weight if played >= anneal else min(weight, 1.0)
+    """Return the weight of the penalty in this round: at most 1 at first, then `weight`."""
+    progress = int(local.private["played"]) / local.site.rounds
+    return weight if progress >= anneal else min(weight, 1.0)
 
 
 def unplayed(site: Site) -> Tree:
+    """Return the private state before the first round: a round counter at zero."""
     return {"played": torch.tensor(0)}
 
 
 def counted(local: Local) -> tuple[Tree, Tree]:
+    """Send the model, and count the round in the private state."""
     reply, private = upload(local)
     return reply, private | {"played": private["played"] + 1}

@@ -2,9 +2,9 @@
 
 Carlucci, D'Innocente, Bucci, Caputo, Tommasi; CVPR 2019; https://arxiv.org/abs/1903.06864
 
-Some images of a batch are cut into 3 x 3 tiles and put together in one of thirty wrong orders. A second head on the
-same features tells the order, which takes knowing how the parts of an object lie; the class is learnt from whole
-images. Both heads are shared by all sites.
+Some images of a batch are cut into 3 x 3 tiles, which are put together in one of thirty wrong orders. A second head on
+the same features predicts the order, which requires features of how an object's parts are arranged. The class is learnt
+from intact images only. Both heads are shared by all sites.
 """
 
 from functools import lru_cache
@@ -37,20 +37,20 @@ def jigen(
     whole: Annotated[float, Field(ge=0, le=1)] = 0.9,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Averaging of models that also tell in which order an image's tiles were put together."""
+    """Average models that also learn to predict the order in which an image's tiles were put together."""
     shared = ("model", "jigsaw")
 
     def networks(task: Task) -> Networks:
         if min(task.shape[1:]) < SIDE:
-            given = " x ".join(map(str, task.shape[1:]))
-            raise ConfigError(f"jigen cuts images into {SIDE} x {SIDE} tiles, these have {given} pixels; enlarge them")
+            size = " x ".join(map(str, task.shape[1:]))
+            raise ConfigError(f"jigen cuts images into {SIDE} x {SIDE} tiles, these have {size} pixels; enlarge them")
         model = task.network(task)
         return {"model": model, "jigsaw": nn.Linear(model.head.in_features, 1 + orders)}
 
     return Method(
         client=training(puzzled(weight, orders, whole), optimizer=optimizer, along=("jigsaw",)),
         server=averaging,
-        sums=True,
+        linear_aggregation=True,
         networks=for_images("jigen", networks),
         shared=shared,
         sends={"train": {name: parameters(name) for name in shared}},
@@ -58,7 +58,7 @@ def jigen(
 
 
 def puzzled(weight: float, orders: int, whole: float) -> Term:
-    """Cross-entropy of whole images, and `weight` times that of the order of all."""
+    """Return a loss: cross-entropy of the intact images' classes, plus `weight` times that of all images' orders."""
 
     def term(local: Local, batch: Batch) -> Tensor:
         x, y = batch.merged
@@ -75,7 +75,7 @@ def puzzled(weight: float, orders: int, whole: float) -> Term:
 
 
 def scramble(x: Tensor, order: Tensor) -> Tensor:
-    """Each image with its tiles in its own order; rows and columns that the tiles leave over stay where they are."""
+    """Put the tiles of each image into its order; rows and columns outside the tiles do not move."""
     high, wide = (side // SIDE for side in x.shape[2:])
     inner = x[:, :, : SIDE * high, : SIDE * wide]
     tiles = inner.unflatten(3, (SIDE, wide)).unflatten(2, (SIDE, high)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
@@ -87,16 +87,17 @@ def scramble(x: Tensor, order: Tensor) -> Tensor:
 
 @lru_cache
 def chosen(orders: int) -> Tensor:
-    """The order that leaves all in place, and `orders` others, each as far as can be from those before it.
+    """Return the original order and `orders` others, each chosen as far as possible from those before it.
 
-    Far is the Hamming distance: how many tiles lie elsewhere. The least distance counts first, then the sum.
+    The distance is Hamming's: the number of tiles in another position. The smallest distance is maximised first, then
+    the sum of distances.
     """
     count = SIDE * SIDE
     flat = np.fromiter(chain.from_iterable(permutations(range(count))), np.int8)
-    every = np.ascontiguousarray(flat.reshape(-1, count).T)
-    taken, least, total = [0], np.full(every.shape[1], count), np.zeros(every.shape[1], int)
+    candidates = np.ascontiguousarray(flat.reshape(-1, count).T)
+    picked, smallest, total = [0], np.full(candidates.shape[1], count), np.zeros(candidates.shape[1], int)
     for _ in range(orders):
-        far = (every != every[:, taken[-1:]]).sum(0, dtype=np.int8)
-        least, total = np.minimum(least, far), total + far
-        taken.append(int((least * (count * orders + 1) + total).argmax()))
-    return torch.from_numpy(every[:, taken].T.astype(np.int64))
+        distance = (candidates != candidates[:, picked[-1:]]).sum(0, dtype=np.int8)
+        smallest, total = np.minimum(smallest, distance), total + distance
+        picked.append(int((smallest * (count * orders + 1) + total).argmax()))
+    return torch.from_numpy(candidates[:, picked].T.astype(np.int64))

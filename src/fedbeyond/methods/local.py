@@ -1,7 +1,7 @@
 """No federation at all: every site trains a model of its own, on its own data. A reference.
 
-What a site reaches that does not take part. The measures reported are the means over the sites' models, each of which
-is tried on every domain.
+It shows what a site reaches without taking part. Every site's model is evaluated on every domain, and the means over
+the models are reported.
 """
 
 from ..client import training
@@ -16,23 +16,24 @@ PRESETS: dict[str, Tree] = {}
 
 
 def local(optimizer: Optimizer = plain_sgd) -> Method:
-    """Each site on its own; the mean of how their models do."""
+    """Train a separate model at each site, and report the mean of their measures."""
     client = training(cross_entropy(), optimizer=optimizer)
-    alone = client.handlers["train"]
+    train_alone = client.handlers["train"]
 
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-        reply, _ = alone(site, private if "model" in private else received, {})
+        reply, _ = train_alone(site, private if "model" in private else received, {})
         return reply, reply
 
     return Method(
         client=client._replace(handlers={"train": train}),
         server=Server(lambda nets: nets | {"models": {}}, round),
         weighting=None,
-        judged=lambda state: state["models"],
+        eval_models=lambda state: state["models"],
     )
 
 
 def round(state: Tree, now: Round) -> Conversation:
+    """Train at each site and store its model."""
     replies = yield Request("train", {"model": state["model"]}, now.clients)
     models = state["models"] | {reply.client: reply.body["model"] for reply in replies}
-    return {"model": mean(replies, "model"), "models": models}  # the mean is for whoever asks; no site goes on from it
+    return {"model": mean(replies, "model"), "models": models}  # no site trains from the mean

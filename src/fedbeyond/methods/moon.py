@@ -2,8 +2,8 @@
 
 Li, He, Song; CVPR 2021; https://arxiv.org/abs/2103.16257
 
-MOON: what a site's model sees in an image, z, should be near to what the received model sees in it, z_glob, and far
-from what the site's own model of the round before saw, z_prev. Added to each site's loss:
+MOON: the projected features z of an image should be near to those of the received model, z_glob, and far from those
+of the site's own model of the round before, z_prev. Added to each site's loss:
 mu * -log( e^{cos(z, z_glob)/T} / (e^{cos(z, z_glob)/T} + e^{cos(z, z_prev)/T}) ).
 """
 
@@ -32,28 +32,28 @@ def moon(
     width: Annotated[int, Field(gt=0)] = 256,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Features near to the received model's and far from those of the site's last one, after a projection."""
+    """Pull projected features to those of the received model, and away from those of the site's last model."""
 
     def networks(task: Task) -> Networks:
         models = {name: task.network(task) for name in ("model", "guide", "last")}
-        seen = models["model"].head.in_features
-        heads = {name: projection(seen, width) for name in ("projection", "guide_projection", "last_projection")}
+        features = models["model"].head.in_features
+        heads = {name: projection(features, width) for name in ("projection", "guide_projection", "last_projection")}
         return {**models, **heads}
 
     client = training(contrast(mu, temperature), optimizer=optimizer, along=("projection",), finish=keep)
 
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-        held = {"guide_projection": received["projection"]}
+        frozen = {"guide_projection": received["projection"]}
         if private:  # the site has trained before
-            held |= {"last": private["model"], "last_projection": private["projection"]}
-        for name, numbers in held.items():
-            write(site.nets[name], numbers).eval().requires_grad_(False)
+            frozen |= {"last": private["model"], "last_projection": private["projection"]}
+        for name, state in frozen.items():
+            write(site.nets[name], state).eval().requires_grad_(False)
         return client.handlers["train"](site, received, private)
 
     return Method(
         client=client._replace(handlers={"train": train}),
         server=averaging,
-        sums=True,
+        linear_aggregation=True,
         networks=networks,
         shared=("model", "projection"),
         sends={"train": {"model": parameters("model"), "projection": parameters("projection")}},
@@ -61,19 +61,19 @@ def moon(
 
 
 def projection(width: int, out: int) -> nn.Module:
-    """Two layers, the first as wide as the features."""
+    """Build a projection head: two layers, the first as wide as the features."""
     return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, out))
 
 
 def contrast(mu: float, temperature: float) -> Term:
-    """Cross-entropy plus mu times the model-contrastive loss, from one look."""
+    """Return a loss: cross-entropy plus mu times the model-contrastive loss, from one forward pass."""
 
     def term(local: Local, batch: Batch) -> Tensor:  # Eq. 3
         x, y = batch.merged
         net, nets = cast(Classifier, local.net), local.site.nets
         h = net.features(x)
         loss = F.cross_entropy(net.head(h), y)
-        if not (mu and local.private):  # no last model, nothing to keep away from
+        if not (mu and local.private):  # in the first round there is no last model
             return loss
         guide, last = cast(Classifier, local.guide), cast(Classifier, nets["last"])
         with torch.no_grad():
@@ -85,11 +85,11 @@ def contrast(mu: float, temperature: float) -> Term:
 
 
 def model_contrastive(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor:  # Eq. 2
-    """-log( e^a / (e^a + e^b) ) = log(1 + e^(b - a)) of the likenesses a and b, the mean over images."""
+    """Compute -log( e^a / (e^a + e^b) ) = log(1 + e^(b - a)) of the similarities a and b, averaged over images."""
     return F.softplus((F.cosine_similarity(z, far) - F.cosine_similarity(z, near)) / temperature).mean()
 
 
 def keep(local: Local) -> tuple[Tree, Tree]:
-    """Send what was trained, and remember it until the next round."""
+    """Send the trained networks, and keep them for the next round."""
     reply, _ = upload(local)
     return reply, reply

@@ -2,8 +2,8 @@
 
 Xu, Liu, Yang, Raffel, Niethammer; ICLR 2021; https://arxiv.org/abs/2007.13003
 
-Each batch is seen through several random convolutions. The first copy is learnt from; the predictions of all copies,
-and of whatever views a wrapper adds, are to agree. The wrapper rc is the augmentation alone.
+Each batch goes through several random convolutions. The cross-entropy uses the first copy. A consistency loss makes the
+predictions on all copies, and on views that a wrapper adds, agree. The wrapper rc is the augmentation alone.
 """
 
 import math
@@ -22,7 +22,7 @@ from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..tree import Tree
-from ..wrappers.rc import Share, Sizes, painted
+from ..wrappers.rc import Share, Sizes, random_convolution
 
 PRESETS: dict[str, Tree] = {
     "paper": {},  # RC_mix1-7
@@ -40,10 +40,10 @@ def randconv(
     nested: bool = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Averaging, with images seen through random convolutions and predictions of all copies held together."""
-    paint = painted(sizes, mix, keep)
+    """Average models that learn to predict the same for all randomly convolved copies of an image."""
+    paint = random_convolution(sizes, mix, keep)
 
-    def copied(batch: Batch, rng: torch.Generator) -> Batch:
+    def convolve(batch: Batch, rng: torch.Generator) -> Batch:
         first = paint(batch.x, rng)
         others = tuple(paint(first if nested else batch.x, rng) for _ in range(copies - 1))
         return batch._replace(x=first, views=others)
@@ -51,30 +51,30 @@ def randconv(
     return Method(
         client=training(agreeing(weight), optimizer=optimizer),
         server=averaging,
-        sums=True,
-        augment=copied if copies else plain,
+        linear_aggregation=True,
+        augment=convolve if copies else plain,
         networks=for_images("randconv", classifier) if copies else classifier,
     )
 
 
 def agreeing(weight: float) -> Term:
-    """Cross-entropy of the first copy, plus `weight` times how far predictions are from their mean."""
+    """Return a loss: cross-entropy of the first copy, plus `weight` times how far predictions are from their mean."""
 
     def term(local: Local, batch: Batch) -> Tensor:
         if weight and not batch.views:
             raise ConfigError(
-                "randconv has one copy of each image, so there is nothing for it to agree with; set weight=0, more "
-                "copies, or views by a wrapper, as in randconv(copies=0, weight=12)+augmix(views=2)"
+                "randconv has one copy of each image, so there is nothing for it to agree with; set weight=0, use more "
+                "copies, or add views by a wrapper, as in randconv(copies=0, weight=12)+augmix(views=2)"
             )
-        # each copy by itself: BatchNorm is not to mix what different kernels made
-        scores = torch.stack([local.net(x) for x in (batch.x, *batch.views)])
-        loss = F.cross_entropy(scores[0], batch.y)
-        return loss + weight * divergence(scores.log_softmax(2)) if weight else loss
+        # one pass for each copy: BatchNorm must not mix copies of different kernels
+        logits = torch.stack([local.net(x) for x in (batch.x, *batch.views)])
+        loss = F.cross_entropy(logits[0], batch.y)
+        return loss + weight * divergence(logits.log_softmax(2)) if weight else loss
 
     return term
 
 
-def divergence(guesses: Tensor) -> Tensor:
-    """KL(p || mean p) of log-probabilities (view x image x class), the mean over views and images."""
-    middle = guesses.logsumexp(0) - math.log(len(guesses))
-    return (guesses.exp() * (guesses - middle)).sum(2).mean()
+def divergence(log_probs: Tensor) -> Tensor:
+    """Compute KL(p || mean p) of log-probabilities (view x image x class), averaged over views and images."""
+    average = log_probs.logsumexp(0) - math.log(len(log_probs))
+    return (log_probs.exp() * (log_probs - average)).sum(2).mean()

@@ -2,7 +2,7 @@
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh; ICML 2020; https://arxiv.org/abs/1910.06378
 
-A control variate c_i remembers where a site's gradients point, c where all do; each step follows g - c_i + c.
+A control variate c_i estimates a site's gradient, c the mean gradient of all sites; each step follows g - c_i + c.
 c_i+ = c_i - c + (w - w_i) / (a_i lr) (option II), or grad L_i(w) under Adam (option I); c += |S|/N * mean(c_i+ - c_i).
 """
 
@@ -23,38 +23,38 @@ PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code
 
 
 def scaffold(optimizer: Optimizer = plain_sgd) -> Method:
-    """Two control variates, one kept at the site, one shared, against the drift of local training."""
+    """Correct the drift of local training by two control variates: one kept at the site, one shared by all."""
     client = training(cross_entropy(), correction, optimizer=optimizer, init=no_control, finish=new_control)
-    change = parameters("model", "params")._replace(since=())  # of the site's control: a step already
+    server = Server(lambda nets: nets | {"control": tree.zeros(nets["model"]["params"])}, round)
+    change = parameters("model", "params")._replace(since=())  # a site sends the change of its control, not the control
     sends = {"train": {"model": parameters("model"), "control": change}}
-    return Method(client=client, server=Server(with_control, round), weighting=uniform, sends=sends, sums=True)
+    return Method(client=client, server=server, weighting=uniform, sends=sends, linear_aggregation=True)
 
 
 def no_control(site: Site) -> Tree:
+    """Return the private state before the first round: a control variate of zero."""
     return {"control": tree.zeros(read(site.nets["model"])["params"])}
 
 
-def with_control(nets: Tree) -> Tree:
-    return nets | {"control": tree.zeros(nets["model"]["params"])}
-
-
-def correction(local: Local, batch: Batch) -> Tensor:  # a linear term: its gradient is c - c_i
-    shift = tree.sub(local.received["control"], local.private["control"])
-    return tree.dot(shift, local.params)
+def correction(local: Local, batch: Batch) -> Tensor:
+    """Return a linear loss term, whose gradient is c - c_i."""
+    return tree.dot(tree.sub(local.received["control"], local.private["control"]), local.params)
 
 
 def new_control(local: Local) -> tuple[Tree, Tree]:
-    model, old = read(local.net), local.private["control"]
-    if travelled := travel(local.stepper, local.steps):  # option II; with momentum, a_i instead of the steps
-        slope = tree.scale(1 / travelled, tree.sub(local.start, model["params"]))
-        control = tree.add(tree.sub(old, local.received["control"]), slope)
+    """Send the model and the change of the site's control variate; keep the new control variate."""
+    model, control = read(local.net), local.private["control"]
+    if distance := travel(local.optimizer, local.steps):  # option II; with momentum, a_i instead of the steps
+        slope = tree.scale(1 / distance, tree.sub(local.start, model["params"]))
+        new = tree.add(tree.sub(control, local.received["control"]), slope)
     else:
-        control = gradient(local, cross_entropy())  # option I
-    return {"model": model, "control": tree.sub(control, old)}, {"control": control}
+        new = gradient(local, cross_entropy())  # option I
+    return {"model": model, "control": tree.sub(new, control)}, {"control": new}
 
 
 def round(state: Tree, now: Round) -> Conversation:
+    """Average the models, and move the shared control variate by the mean change times |S|/N."""
     replies = yield Request("train", state, now.clients)
-    changes = tree.mean([r.body["control"] for r in replies], [1.0] * len(replies))  # 1/|S| each, whoever weighs models
-    control = tree.add(state["control"], tree.scale(len(replies) / len(now.enrolled), changes))
+    change = tree.mean([r.body["control"] for r in replies], [1.0] * len(replies))  # uniform under any weighting
+    control = tree.add(state["control"], tree.scale(len(replies) / len(now.enrolled), change))
     return {"model": mean(replies, "model"), "control": control}

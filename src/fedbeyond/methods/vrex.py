@@ -2,8 +2,8 @@
 
 Krueger, Caballero, Jacobsen, Zhang, Binas, Zhang, Le Priol, Courville; ICML 2021; https://arxiv.org/abs/2003.00688
 
-Risks of source domains that are equal stay equal beyond them: their variance is added to the loss (V-REx). A reference,
-not a federation: it needs images of several domains in one batch.
+If the risks of the source domains are equal, they should stay equal in domains beyond them. The variance of the risks
+is added to the loss (V-REx). A pooled reference: it needs images of several domains in one batch.
 """
 
 from typing import Annotated
@@ -30,13 +30,13 @@ def vrex(
     rescale: bool = True,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Pooled training, with a penalty on risks that differ between domains."""
+    """Train on pooled data, with a penalty on the variance of the domains' risks."""
     term = penalised(variance, weight, anneal, rescale)
     client = training(term, optimizer=optimizer, init=unplayed, finish=counted)
-    return Method(client=client, server=averaging, weighting=None, pooled=True, least=2)
+    return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)
 
 
-def variance(scores: Tensor, y: Tensor, batch: Batch) -> Tensor:
-    """The variance of the risks of those domains that are in a batch."""
-    risks = torch.stack([F.cross_entropy(scores[place], y[place]) for place in domains(batch)])
+def variance(logits: Tensor, y: Tensor, batch: Batch) -> Tensor:
+    """Compute the variance of the risks of the domains in a batch."""
+    risks = torch.stack([F.cross_entropy(logits[index], y[index]) for index in domains(batch)])
     return risks.var(correction=0)

@@ -1,4 +1,4 @@
-"""What a run can be asked about itself: seconds by part, and a flame graph of all that Python called."""
+"""Profile a run: seconds by section, and a flame graph of all Python calls."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,25 +12,27 @@ from ..errors import ConfigError
 
 @contextmanager
 def profiled(parts: bool, flame: Path | None, workers: int = 1) -> Iterator[None]:
-    """Time what is done in the block: by part, printed when it is left, and call by call, written as a page."""
+    """Time the block: print the seconds of each section at its end, and write a flame graph as an HTML page."""
     if workers > 1 and (parts or flame):
-        raise ConfigError("a profile looks at one process; leave out --workers, whose parts take the same time each")
+        raise ConfigError(
+            "a profile measures one process; leave out --workers: the sections of each site take the same time"
+        )
     if flame and not flame.absolute().parent.is_dir():
-        raise ConfigError(f"--flame {flame}: there is no folder {flame.parent}; make it, or name another file")
+        raise ConfigError(f"--flame {flame}: there is no folder {flame.parent}; create it, or give another file")
     sampler = _sampler() if flame else None
     with timer.timing() if parts else nullcontext() as watch:
         if sampler:
             sampler.start()
         try:
             yield
-        finally:  # also of a run that was stopped
+        finally:  # also if the run was interrupted
             if sampler and flame:
                 sampler.stop()
                 write(flame, sampler.output_html().encode())
                 print(f"flame graph: {flame}")
             if watch:
                 watch.turn(timer.REST)
-                print("where the time went:", *timer.told(watch.seconds), sep="\n")
+                print("where the time went:", *timer.format_sections(watch.seconds), sep="\n")
 
 
 def _sampler() -> Any:

@@ -1,4 +1,4 @@
-"""AlexNet as torchvision has it (Krizhevsky, https://arxiv.org/abs/1404.5997), named part by part as there."""
+"""AlexNet as in torchvision (Krizhevsky, https://arxiv.org/abs/1404.5997), with the same parameter names."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,27 +9,27 @@ from ..classifier import Classifier, Task
 from ..errors import ConfigError
 from . import weights as files
 
-SMALLEST = 63  # pixels a side that leave one place after the last pooling
+SMALLEST = 63  # minimum height and width in pixels: one position is left after the last pooling
 
 
 class Alex(Classifier):
-    """The body of AlexNet and its last layer."""
+    """AlexNet: its body and a linear head."""
 
     body: "Body"
-    attentive = False  # what the head weighs is no map any more
+    attentive = False  # the head acts on hidden layers, not on the maps
     stages = ("body.features.2", "body.features.5", "body.features.7")
 
     def maps(self, x: Tensor) -> Tensor:
-        """The last feature maps."""
+        """Return the last feature maps."""
         return self.body.features(files.normalised(x))  # type: ignore[no-any-return]
 
     def pooled(self, maps: Tensor) -> Tensor:
-        """The 4,096 numbers before the last layer."""
+        """Return the 4,096 features before the last layer."""
         return self.body.classifier(self.body.avgpool(maps).flatten(1))  # type: ignore[no-any-return]
 
 
 class Body(nn.Module):
-    """All of AlexNet but its last layer; its classifier brings what is pooled down to 4,096 numbers."""
+    """AlexNet without its last layer; its classifier maps the pooled features to 4,096."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Body(nn.Module):
 
 
 def alexnet(weights: str = "") -> Callable[[Task], Classifier]:
-    """AlexNet; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    """Build AlexNet; `weights` is a file of torchvision parameters, empty: random initialisation."""
     return partial(_alexnet, weights)
 
 
@@ -69,7 +69,7 @@ def _alexnet(file: str, task: Task) -> Classifier:
     if min(task.shape[1:]) < SMALLEST:
         given = f"{task.shape[1]} x {task.shape[2]}"
         raise ConfigError(
-            f"alexnet takes images of at least {SMALLEST} pixels a side, these have {given}; enlarge them"
+            f"alexnet needs images of at least {SMALLEST} x {SMALLEST} pixels, these have {given}; set a larger size"
         )
     net = Alex(Body(), 4096, len(task.classes))
     return files.load(net, file, head="classifier.6") if file else net

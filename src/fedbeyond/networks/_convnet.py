@@ -12,18 +12,18 @@ from .groupnorm import Norm, with_group_norm
 
 
 def convnet(width: Annotated[int, Field(gt=0)] = 16, norm: Norm = "batch") -> Callable[[Task], Classifier]:
-    """Four 3x3 convolutions with BatchNorm or GroupNorm: small enough for a laptop, deep enough to compare methods."""
+    """Build a network of four 3x3 convolutions with BatchNorm or GroupNorm, small enough for a laptop."""
 
     def build(task: Task) -> Classifier:
         require_images(task, "convnet")
         channels = (task.shape[0], width, 2 * width, 4 * width, 4 * width)
         body = nn.Sequential()
-        for depth, (wide, wider) in enumerate(pairwise(channels)):
-            body.append(nn.Conv2d(wide, wider, 3, padding=1, bias=False))
-            body.append(nn.BatchNorm2d(wider))
+        for depth, (inputs, outputs) in enumerate(pairwise(channels)):
+            body.append(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False))
+            body.append(nn.BatchNorm2d(outputs))
             if depth < 3:
                 body.append(nn.MaxPool2d(2, ceil_mode=True))
-            body.append(nn.ReLU(inplace=True))  # behind the pooling: the same numbers from a quarter of the places
+            body.append(nn.ReLU(inplace=True))  # after the pooling: same result, a quarter of the work
         net = Classifier(body, channels[-1], len(task.classes))
         net.stages = ("body.3", "body.7", "body.11")
         return with_group_norm(net) if norm == "group" else net

@@ -1,4 +1,4 @@
-"""A network for tables: each row a vector of numbers."""
+"""A multilayer perceptron for table data."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,35 +13,37 @@ from ..errors import ConfigError
 
 
 class Perceptron(Classifier):
-    """Linear layers with ReLU between them, and a linear head on the last."""
+    """Linear layers with ReLU, and a linear head."""
 
-    attentive = False  # there are no maps to weigh
+    attentive = False  # there are no feature maps
 
     def maps(self, x: Tensor) -> Tensor:
-        """A table has no places that a network could look at."""
-        raise ConfigError("mlp is for tables, which have no feature maps; take a method that does not ask for them")
+        """Raise `ConfigError`: table rows have no feature maps."""
+        raise ConfigError("mlp is for tables, which have no feature maps; use a method that does not need them")
 
     def features(self, x: Tensor) -> Tensor:
-        """What the head sees."""
+        """Return the features that the head receives."""
         return self.body(x)  # type: ignore[no-any-return]
 
 
 def mlp(
     hidden: Sequence[Annotated[int, Field(gt=0)]] = (64, 64), dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 ) -> Callable[[Task], Classifier]:
-    """Linear layers of the widths `hidden`, for tables."""
+    """Build a multilayer perceptron for tables, with hidden layers of the widths `hidden`."""
     if not hidden:
-        raise ValueError("hidden=[] leaves no layer; give the widths of one or more, as in hidden=[64, 64]")
+        raise ValueError(
+            "hidden=[] leaves no layer; give the widths of one or more layers, for example hidden=[64, 64]"
+        )
     return partial(_mlp, tuple(hidden), dropout)
 
 
 def _mlp(hidden: tuple[int, ...], dropout: float, task: Task) -> Classifier:
     if len(task.shape) != 1:
         given = " x ".join(map(str, task.shape))
-        raise ConfigError(f"mlp is for tables, these data are images of {given}; take convnet for them")
+        raise ConfigError(f"mlp is for tables, these data are images of {given}; use convnet")
     body = nn.Sequential()
-    for wide, out in pairwise((task.shape[0], *hidden)):
-        body.append(nn.Linear(wide, out))
+    for inputs, outputs in pairwise((task.shape[0], *hidden)):
+        body.append(nn.Linear(inputs, outputs))
         body.append(nn.ReLU(inplace=True))
         if dropout:
             body.append(nn.Dropout(dropout))

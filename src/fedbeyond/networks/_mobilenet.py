@@ -1,4 +1,4 @@
-"""MobileNetV2 (Sandler et al., CVPR 2018, https://arxiv.org/abs/1801.04381), named part by part as in torchvision."""
+"""MobileNetV2 (Sandler et al., CVPR 2018, https://arxiv.org/abs/1801.04381), parameter names as in torchvision."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,9 +21,9 @@ STAGES = (  # expansion, channels, blocks, stride of the first: the paper's tabl
 
 
 class Mobile(Classifier):
-    """A MobileNetV2 body, and a linear head on the average of its last maps, some of which are dropped in training."""
+    """A MobileNetV2 body, and a linear head with dropout on the spatial average of its last maps."""
 
-    stages = ("body.features.3", "body.features.6", "body.features.13")  # a quarter, an eighth, a sixteenth of the size
+    stages = ("body.features.3", "body.features.6", "body.features.13")  # 1/4, 1/8, 1/16 of the input size
 
     def __init__(self, body: nn.Module, classes: int) -> None:
         super().__init__(body, WIDTH, classes)
@@ -32,62 +32,62 @@ class Mobile(Classifier):
         nn.init.zeros_(self.head.bias)
 
     def maps(self, x: Tensor) -> Tensor:
-        """The last feature maps."""
+        """Return the last feature maps."""
         return self.body(files.normalised(x))  # type: ignore[no-any-return]
 
     def pooled(self, maps: Tensor) -> Tensor:
-        """What the head sees of the maps."""
+        """Return the features that the head receives, given the maps."""
         return self.dropout(super().pooled(maps))  # type: ignore[no-any-return]
 
 
 class Body(nn.Module):
-    """All of MobileNetV2 but its dropout and last layer."""
+    """MobileNetV2 without its dropout and last layer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.features = nn.Sequential(_convolution(3, 32, size=3, stride=2))
-        wide = 32
+        inputs = 32
         for expansion, channels, blocks, first in STAGES:
-            for place in range(blocks):
-                self.features.append(Inverted(wide, channels, first if place == 0 else 1, expansion))
-                wide = channels
-        self.features.append(_convolution(wide, WIDTH, size=1))
-        for part in self.modules():
-            if isinstance(part, nn.Conv2d):
-                nn.init.kaiming_normal_(part.weight, mode="fan_out")
+            for index in range(blocks):
+                self.features.append(Inverted(inputs, channels, first if index == 0 else 1, expansion))
+                inputs = channels
+        self.features.append(_convolution(inputs, WIDTH, size=1))
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.features(x)  # type: ignore[no-any-return]
 
 
 class Inverted(nn.Module):
-    """A residual block that is wide inside and narrow at its ends."""
+    """An inverted residual block: wide inside, narrow at both ends."""
 
-    def __init__(self, wide: int, out: int, stride: int, expansion: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
         super().__init__()
-        inside = wide * expansion
-        self.carried = stride == 1 and wide == out
+        inner = inputs * expansion
+        self.has_shortcut = stride == 1 and inputs == outputs
         self.conv = nn.Sequential()
         if expansion > 1:
-            self.conv.append(_convolution(wide, inside, size=1))
-        self.conv.append(_convolution(inside, inside, size=3, stride=stride, groups=inside))
-        self.conv.append(nn.Conv2d(inside, out, 1, bias=False))
-        self.conv.append(nn.BatchNorm2d(out))
+            self.conv.append(_convolution(inputs, inner, size=1))
+        self.conv.append(_convolution(inner, inner, size=3, stride=stride, groups=inner))
+        self.conv.append(nn.Conv2d(inner, outputs, 1, bias=False))
+        self.conv.append(nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv(x) if self.carried else self.conv(x)  # type: ignore[no-any-return]
+        return x + self.conv(x) if self.has_shortcut else self.conv(x)  # type: ignore[no-any-return]
 
 
-def _convolution(wide: int, out: int, size: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+def _convolution(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(wide, out, size, stride, padding=size // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(out),
+        nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(outputs),
         nn.ReLU6(inplace=True),
     )
 
 
 def mobilenet_v2(weights: str = "") -> Callable[[Task], Classifier]:
-    """MobileNetV2; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    """Build MobileNetV2; `weights` is a file of torchvision parameters, empty: random initialisation."""
     return partial(_mobilenet, weights)
 
 

@@ -1,6 +1,6 @@
-"""Residual networks (He et al., CVPR 2016, https://arxiv.org/abs/1512.03385), named part by part as in torchvision.
+"""Residual networks (He et al., CVPR 2016, https://arxiv.org/abs/1512.03385), parameter names as in torchvision.
 
-A bottleneck takes its stride in the 3x3 convolution, as torchvision's do and the paper's do not.
+A bottleneck has its stride in the 3x3 convolution, as in torchvision and unlike the paper.
 """
 
 from collections.abc import Callable
@@ -17,35 +17,35 @@ Block = type["Basic"] | type["Bottleneck"]
 
 
 class Residual(Classifier):
-    """A ResNet body and a linear head on the average of its last maps."""
+    """A ResNet body, and a linear head on the spatial average of its last maps."""
 
     stages = ("body.layer1", "body.layer2", "body.layer3")
 
     def maps(self, x: Tensor) -> Tensor:
-        """The last feature maps."""
+        """Return the last feature maps."""
         return self.body(files.normalised(x))  # type: ignore[no-any-return]
 
 
 class Body(nn.Module):
-    """All of a ResNet but its last layer."""
+    """A ResNet without its last layer."""
 
     def __init__(self, block: Block, depths: tuple[int, int, int, int]) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1, self.relu = nn.BatchNorm2d(64), nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        wide = 64
+        inputs = 64
         for stage, depth in enumerate(depths):
-            inside = 64 * 2**stage
+            inner = 64 * 2**stage
             blocks = nn.Sequential()
-            for place in range(depth):
-                blocks.append(block(wide, inside, 2 if stage and place == 0 else 1))
-                wide = inside * block.growth
+            for index in range(depth):
+                blocks.append(block(inputs, inner, 2 if stage and index == 0 else 1))
+                inputs = inner * block.growth
             self.add_module(f"layer{stage + 1}", blocks)
-        self.width = wide  # channels of the last maps
-        for part in self.modules():
-            if isinstance(part, nn.Conv2d):
-                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+        self.width = inputs  # channels of the last maps
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
@@ -53,17 +53,17 @@ class Body(nn.Module):
 
 
 class Basic(nn.Module):
-    """Two 3x3 convolutions around which the input is carried."""
+    """Two 3x3 convolutions with a shortcut."""
 
-    growth = 1  # channels out for each inside
+    growth = 1  # output channels per inner channel
 
-    def __init__(self, wide: int, inside: int, stride: int) -> None:
+    def __init__(self, inputs: int, inner: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(wide, inside, 3, stride, padding=1, bias=False)
-        self.bn1, self.relu = nn.BatchNorm2d(inside), nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(inside, inside, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(inside)
-        self.downsample = _shortcut(wide, inside, stride)
+        self.conv1 = nn.Conv2d(inputs, inner, 3, stride, padding=1, bias=False)
+        self.bn1, self.relu = nn.BatchNorm2d(inner), nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(inner, inner, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.downsample = _shortcut(inputs, inner, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
@@ -71,19 +71,19 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3x3 convolution between two of 1x1, around which the input is carried."""
+    """A 3x3 convolution between two 1x1 convolutions, with a shortcut."""
 
     growth = 4
 
-    def __init__(self, wide: int, inside: int, stride: int) -> None:
+    def __init__(self, inputs: int, inner: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(wide, inside, 1, bias=False)
-        self.bn1, self.relu = nn.BatchNorm2d(inside), nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(inside, inside, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(inside)
-        self.conv3 = nn.Conv2d(inside, 4 * inside, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(4 * inside)
-        self.downsample = _shortcut(wide, 4 * inside, stride)
+        self.conv1 = nn.Conv2d(inputs, inner, 1, bias=False)
+        self.bn1, self.relu = nn.BatchNorm2d(inner), nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, 4 * inner, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * inner)
+        self.downsample = _shortcut(inputs, 4 * inner, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu(self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x))))))
@@ -91,35 +91,35 @@ class Bottleneck(nn.Module):
         return self.relu(out + (x if self.downsample is None else self.downsample(x)))  # type: ignore[no-any-return]
 
 
-def _shortcut(wide: int, out: int, stride: int) -> nn.Sequential | None:
-    """What makes the input fit the output, where it does not."""
-    if stride == 1 and wide == out:
+def _shortcut(inputs: int, out: int, stride: int) -> nn.Sequential | None:
+    """Return the projection that fits the input to the output, or None if they already fit."""
+    if stride == 1 and inputs == out:
         return None
-    return nn.Sequential(nn.Conv2d(wide, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+    return nn.Sequential(nn.Conv2d(inputs, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 
 
 def resnet18(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
-    """ResNet-18; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    """Build ResNet-18; `weights` is a file of torchvision parameters, empty: random initialisation."""
     return partial(_resnet, "resnet18", Basic, (2, 2, 2, 2), weights, norm)
 
 
 def resnet34(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
-    """ResNet-34; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    """Build ResNet-34; `weights` is a file of torchvision parameters, empty: random initialisation."""
     return partial(_resnet, "resnet34", Basic, (3, 4, 6, 3), weights, norm)
 
 
 def resnet50(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
-    """ResNet-50; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    """Build ResNet-50; `weights` is a file of torchvision parameters, empty: random initialisation."""
     return partial(_resnet, "resnet50", Bottleneck, (3, 4, 6, 3), weights, norm)
 
 
 def resnet101(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
-    """ResNet-101; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    """Build ResNet-101; `weights` is a file of torchvision parameters, empty: random initialisation."""
     return partial(_resnet, "resnet101", Bottleneck, (3, 4, 23, 3), weights, norm)
 
 
 def resnet152(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
-    """ResNet-152; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    """Build ResNet-152; `weights` is a file of torchvision parameters, empty: random initialisation."""
     return partial(_resnet, "resnet152", Bottleneck, (3, 8, 36, 3), weights, norm)
 
 
@@ -132,7 +132,8 @@ def _resnet(
     if norm == "group":
         if file:
             raise ConfigError(
-                f"{name}(norm=group) cannot start from {file}, which is of a network with BatchNorm; leave one out"
+                f"{name}(norm=group) cannot start from {file}, which holds a network with BatchNorm; "
+                "remove norm=group or weights"
             )
         return with_group_norm(net)
     return files.load(net, file, head="fc") if file else net

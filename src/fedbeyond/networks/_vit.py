@@ -17,7 +17,7 @@ POSITIONS = "encoder.pos_embedding"
 
 
 class Vision(Classifier):
-    """A transformer over patches and a class token, and a linear head on what became of the class token."""
+    """A transformer over patches and a class token, and a linear head on the output of the class token."""
 
     body: "Body"
 
@@ -27,21 +27,21 @@ class Vision(Classifier):
         nn.init.zeros_(self.head.bias)
 
     def maps(self, x: Tensor) -> Tensor:
-        """What became of the patches, each at its place."""
+        """Return the outputs of the patches as maps."""
         return self.look(x)[0]
 
     def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What became of the patches, each at its place, and the scores."""
+        """Return the outputs of the patches as maps, and the logits, in one forward pass."""
         tokens = self.body(files.normalised(x))
         return tokens[:, 1:].transpose(1, 2).unflatten(2, self.body.grid), self.head(tokens[:, 0])
 
     def features(self, x: Tensor) -> Tensor:
-        """What became of the class token."""
+        """Return the output of the class token."""
         return self.body(files.normalised(x))[:, 0]  # type: ignore[no-any-return]
 
 
 class Body(nn.Module):
-    """All of a vision transformer but its last layer: images to tokens, the class token first."""
+    """A vision transformer without its last layer: images to tokens, the class token first."""
 
     def __init__(self, patch: int, height: int, width: int) -> None:
         super().__init__()
@@ -60,14 +60,14 @@ class Body(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Where the patches are, then the layers, then a LayerNorm."""
+    """Position embeddings, the transformer layers, and a LayerNorm."""
 
     def __init__(self, positions: int) -> None:
         super().__init__()
         self.pos_embedding = nn.Parameter(torch.empty(1, positions, WIDTH).normal_(std=0.02))
         self.layers = nn.Sequential()
-        for place in range(DEPTH):
-            self.layers.add_module(f"encoder_layer_{place}", Layer())
+        for index in range(DEPTH):
+            self.layers.add_module(f"encoder_layer_{index}", Layer())
         self.ln = nn.LayerNorm(WIDTH, eps=1e-6)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class Encoder(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention between tokens, then two linear layers on each, both around which the tokens are carried."""
+    """A transformer layer: self-attention, then two linear layers per token, each with a shortcut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,12 +95,12 @@ class Layer(nn.Module):
 
 
 def vit_b_16(weights: str = "") -> Callable[[Task], Classifier]:
-    """ViT-B with patches of 16 pixels; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    """Build ViT-B/16; `weights` is a file of torchvision parameters, empty: random initialisation."""
     return partial(_vit, "vit_b_16", 16, weights)
 
 
 def vit_b_32(weights: str = "") -> Callable[[Task], Classifier]:
-    """ViT-B with patches of 32 pixels; `weights` is a file of torchvision's numbers, none: fresh ones."""
+    """Build ViT-B/32; `weights` is a file of torchvision parameters, empty: random initialisation."""
     return partial(_vit, "vit_b_32", 32, weights)
 
 
@@ -109,26 +109,28 @@ def _vit(name: str, patch: int, file: str, task: Task) -> Classifier:
     _, height, width = task.shape
     if height % patch or width % patch:
         raise ConfigError(
-            f"{name} cuts images into patches of {patch} pixels, {height} x {width} cannot be; resize them"
+            f"{name} needs height and width divisible by {patch}, these images have {height} x {width}; "
+            f"set the dataset's size to a multiple of {patch}"
         )
-    found = files.read(file) if file else {}
-    _require_positions(name, patch, file, found, task)
+    tensors = files.read(file) if file else {}
+    _require_positions(name, patch, file, tensors, task)
     net = Vision(Body(patch, height, width), len(task.classes))
-    return files.load(net, file, "heads.head", {_renamed(key): found[key] for key in found}) if file else net
+    return files.load(net, file, "heads.head", {_renamed(key): tensors[key] for key in tensors}) if file else net
 
 
-def _require_positions(name: str, patch: int, file: str, found: dict[str, Tensor], task: Task) -> None:
+def _require_positions(name: str, patch: int, file: str, tensors: dict[str, Tensor], task: Task) -> None:
+    """Raise `ConfigError` if the file's position embeddings are for images of another size."""
     _, height, width = task.shape
-    if POSITIONS in found and found[POSITIONS].ndim == 3:
-        trained = found[POSITIONS].shape[1] - 1
+    if POSITIONS in tensors and tensors[POSITIONS].ndim == 3:
+        trained = tensors[POSITIONS].shape[1] - 1
         if trained != (height // patch) * (width // patch):
             size = math.isqrt(trained) * patch
             raise ConfigError(
                 f"weights {file}: for {name} on images of {size} x {size} pixels, these have {height} x {width}; "
-                f"give the dataset size={size}, or weights for that size"
+                f"set the dataset's size={size}, or use weights for the size of these images"
             )
 
 
 def _renamed(key: str) -> str:
-    """The two linear layers have other names in torchvision's published files than in its networks."""
-    return re.sub(r"\.mlp\.linear_([12])\.", lambda found: f".mlp.{3 * int(found[1]) - 3}.", key)
+    """Map the names of the two linear layers in torchvision's published files to those of its networks."""
+    return re.sub(r"\.mlp\.linear_([12])\.", lambda match: f".mlp.{3 * int(match[1]) - 3}.", key)

@@ -1,7 +1,7 @@
-"""What becomes of BatchNorm under any method: averaged as all else, measured anew, kept by each site, or frozen.
+"""Policies for BatchNorm under any method: average, re-estimate, keep local, or freeze.
 
-`local` is FedBN (Li, Jiang, Zhang, Kamp, Dou; ICLR 2021; https://arxiv.org/abs/2102.07623). `frozen` is what
-DomainBed calls freeze_bn. Layers are found by their type, never by their name.
+`local` is FedBN (Li, Jiang, Zhang, Kamp, Dou; ICLR 2021; https://arxiv.org/abs/2102.07623). `frozen` is
+DomainBed's freeze_bn. Layers are identified by type, never by name.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ..classifier import Networks, Task, norms
+from ..classifier import Networks, Task, batchnorm_layers
 from ..client import Handler
 from ..method import Method
 from ..site import Site
@@ -20,42 +20,42 @@ Policy = Literal["average", "reestimate", "local", "frozen"]
 
 
 def average(method: Method) -> Method:
-    """Numbers of BatchNorm travel and are averaged as all others: the method as it is."""
+    """Return the method unchanged: BatchNorm is sent and averaged like all other layers."""
     return method
 
 
 def reestimate(method: Method) -> Method:
-    """Train as under `average`; measure the statistics of models that are evaluated anew (see reestimation.py)."""
+    """Train as with `average`; re-estimate the statistics of evaluated models (see engine/reestimation.py)."""
     return replace(method, reestimate=True)
 
 
 def local(method: Method) -> Method:
-    """Each site goes on with the BatchNorm it ended its last round with; what it sends is averaged as before."""
+    """Let each site continue with its own BatchNorm of its last round; what it sends is still averaged."""
 
-    def keeping(handler: Handler) -> Handler:
-        def answer(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-            net, kept = site.nets["model"], private.get("batchnorm", {})
-            reply, own = handler(site, overlaid(received, kept), private["own"])
-            fresh = {name: part(reply[name], net) for name in received if like(reply.get(name), net)}
-            latest = {**kept, **fresh}
-            return reply, {"own": own} | ({"batchnorm": latest} if latest else {})
+    def keep_batchnorm(handler: Handler) -> Handler:
+        def handle(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
+            net, saved = site.nets["model"], private.get("batchnorm", {})
+            reply, inner = handler(site, with_local_batchnorm(received, saved), private["own"])
+            trained = {name: batchnorm_part(reply[name], net) for name in received if is_model_of(reply.get(name), net)}
+            latest = {**saved, **trained}
+            return reply, {"own": inner} | ({"batchnorm": latest} if latest else {})
 
-        return answer
+        return handle
 
-    handlers = {kind: keeping(handler) for kind, handler in method.client.handlers.items()}
+    handlers = {kind: keep_batchnorm(handler) for kind, handler in method.client.handlers.items()}
     client = method.client._replace(init=lambda site: {"own": method.client.init(site)}, handlers=handlers)
     return replace(method, client=client)
 
 
 def frozen(method: Method) -> Method:
-    """Running statistics are used in training too, and stay as they were; scales and shifts are learnt."""
+    """Normalise with the initial running statistics also in training; scales and shifts are trained."""
 
     def networks(task: Task) -> Networks:
         nets = method.networks(task)
         for net in nets.values():
-            for _, layer in norms(net):
-                layer.register_forward_pre_hook(rest)
-                layer.frozen = True  # type: ignore[assignment]  # whoever re-estimates statistics leaves these alone
+            for _, layer in batchnorm_layers(net):
+                layer.register_forward_pre_hook(use_running_statistics)
+                layer.frozen = True  # type: ignore[assignment]  # re-estimation skips these layers
         return nets
 
     return replace(method, networks=networks)
@@ -69,32 +69,32 @@ POLICIES: dict[Policy, Callable[[Method], Method]] = {
 }
 
 
-def rest(layer: nn.Module, given: object) -> None:
-    """Whatever mode its network is in, a frozen layer goes by its running statistics."""
+def use_running_statistics(layer: nn.Module, inputs: object) -> None:
+    """Put a frozen layer in evaluation mode, whatever the mode of its network."""
     layer.eval()
 
 
-def like(tree: Any, net: nn.Module) -> bool:
-    """Whether a tree holds the numbers of such a network."""
+def is_model_of(tree: Any, net: nn.Module) -> bool:
+    """Return whether a tree has the parameters of such a network."""
     return isinstance(tree, dict) and tree.get("params", {}).keys() == dict(net.named_parameters()).keys()
 
 
-def part(tree: Tree, net: nn.Module) -> Tree:
-    """What of a network's numbers belongs to its BatchNorm layers."""
-    own = {
-        "params": {f"{place}.{name}" for place, layer in norms(net) for name, _ in layer.named_parameters()},
-        "buffers": {f"{place}.{name}" for place, layer in norms(net) for name, _ in layer.named_buffers()},
+def batchnorm_part(tree: Tree, net: nn.Module) -> Tree:
+    """Return the parameters and buffers of a network's BatchNorm layers."""
+    names = {
+        "params": {f"{path}.{name}" for path, layer in batchnorm_layers(net) for name, _ in layer.named_parameters()},
+        "buffers": {f"{path}.{name}" for path, layer in batchnorm_layers(net) for name, _ in layer.named_buffers()},
     }
-    return {kind: {name: tree[kind][name] for name in tree[kind] if name in own[kind]} for kind in own}
+    return {kind: {name: tree[kind][name] for name in tree[kind] if name in names[kind]} for kind in names}
 
 
-def overlaid(received: Tree, kept: Tree) -> Tree:
-    """What was received, with the site's own BatchNorm in it; also in the parameters that training starts from."""
-    mixed = {
-        name: {kind: received[name][kind] | mine[kind] for kind in mine}
-        for name, mine in kept.items()
+def with_local_batchnorm(received: Tree, saved: Tree) -> Tree:
+    """Replace BatchNorm in the received models, and in the parameters that training starts from, by the site's own."""
+    replaced = {
+        name: {kind: received[name][kind] | layers[kind] for kind in layers}
+        for name, layers in saved.items()
         if name in received
     }
-    if "start" in received and "model" in kept:
-        mixed["start"] = received["start"] | kept["model"]["params"]
-    return received | mixed
+    if "start" in received and "model" in saved:
+        replaced["start"] = received["start"] | saved["model"]["params"]
+    return received | replaced

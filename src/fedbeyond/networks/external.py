@@ -1,6 +1,6 @@
-"""Any network of timm or torchvision, where they are installed: `timm:convnext_tiny`, `torchvision:efficientnet_b0`.
+"""Networks of timm and torchvision, if installed: `timm:convnext_tiny`, `torchvision:efficientnet_b0`.
 
-A network is tried on one black image when it is built, so that what does not fit is said before anything is trained.
+A new network is tested on one black image, so that an unsuitable network is reported before training.
 """
 
 from collections.abc import Callable
@@ -17,36 +17,36 @@ from . import weights as files
 
 
 class Timm(Classifier):
-    """A network of timm without its last layer, on images normalised as it expects them, and a linear head."""
+    """A timm network without its last layer, with the input normalisation it expects, and a linear head."""
 
-    attentive = False  # what the head weighs may be more than the average of the maps
-    spatial = True
+    attentive = False  # the head may use more than the average of the maps
+    spatial = True  # whether the features before pooling are maps
 
     def __init__(self, body: Any, name: str, classes: int) -> None:
         super().__init__(body, getattr(body, "head_hidden_size", body.num_features), classes)
         self.name, self.mean, self.std = name, body.pretrained_cfg["mean"], body.pretrained_cfg["std"]
 
-    def places(self, x: Tensor) -> Tensor:
-        """What the network makes of images before it pools: maps, or tokens."""
+    def unpooled(self, x: Tensor) -> Tensor:
+        """Return the features before pooling: maps or tokens."""
         return self.body.forward_features(files.normalised(x, self.mean, self.std))  # type: ignore[operator, no-any-return]
 
     def maps(self, x: Tensor) -> Tensor:
-        """The last feature maps, if the network has such."""
+        """Return the last feature maps; raise `ConfigError` if the network has none."""
         if not self.spatial:
-            raise ConfigError(f"{self.name} has no feature maps; take a method that does not ask for them")
-        return self.places(x)
+            raise ConfigError(f"{self.name} has no feature maps; use a method that does not need them")
+        return self.unpooled(x)
 
     def pooled(self, maps: Tensor) -> Tensor:
-        """What the head sees of the maps."""
+        """Return the features that the head receives, given the maps."""
         return self.body.forward_head(maps)  # type: ignore[operator, no-any-return]
 
     def features(self, x: Tensor) -> Tensor:
-        """What the head sees."""
-        return self.pooled(self.places(x))
+        """Return the features that the head receives."""
+        return self.pooled(self.unpooled(x))
 
 
 class Torchvision(Classifier):
-    """A network of torchvision without its last layer, and a linear head; where it pools is not known."""
+    """A torchvision network without its last layer, and a linear head; its pooling layer is not known."""
 
     attentive = False
 
@@ -55,57 +55,57 @@ class Torchvision(Classifier):
         self.name = name
 
     def maps(self, x: Tensor) -> Tensor:
-        """Where it pools is not known."""
-        raise ConfigError(f"{self.name} gives no feature maps; take one of our own networks, or one of timm's")
+        """Raise `ConfigError`: the pooling layer is not known."""
+        raise ConfigError(f"{self.name} provides no feature maps; use a built-in network or a timm network")
 
     def features(self, x: Tensor) -> Tensor:
-        """What the head sees."""
+        """Return the features that the head receives."""
         return self.body(files.normalised(x))  # type: ignore[no-any-return]
 
 
 def timm(preset: str, weights: str = "") -> Callable[[Task], Classifier]:
-    """Any network of timm, as timm:convnext_tiny; `weights` is a file of its numbers, none: fresh ones."""
-    return partial(_timm, _named("timm", preset, "convnext_tiny"), weights)
+    """Build a timm network, e.g. timm:convnext_tiny; `weights` is a file of its parameters, empty: random ones."""
+    return partial(_timm, _require_name("timm", preset, "convnext_tiny"), weights)
 
 
 def torchvision(preset: str, weights: str = "") -> Callable[[Task], Classifier]:
-    """Any classifier of torchvision, as torchvision:efficientnet_b0; `weights` is a file of its numbers."""
-    return partial(_torchvision, _named("torchvision", preset, "efficientnet_b0"), weights)
+    """Build a torchvision classifier, e.g. torchvision:efficientnet_b0; `weights` is a file of its parameters."""
+    return partial(_torchvision, _require_name("torchvision", preset, "efficientnet_b0"), weights)
 
 
 def _timm(name: str, file: str, task: Task) -> Classifier:
     package, full = _package("timm"), f"timm:{name}"
     files.require_colours(task, full)
-    body = _made(full, lambda: package.create_model(name, pretrained=False, num_classes=0))
+    body = _create(full, lambda: package.create_model(name, pretrained=False, num_classes=0))
     net = Timm(body, full, len(task.classes))
-    seen = _tried(net, net.places, task, full, body.pretrained_cfg.get("input_size", (3, 224, 224))[-1])
-    net.spatial = seen.ndim == 4 and seen.shape[1] == body.num_features
+    features = _test(net, net.unpooled, task, full, body.pretrained_cfg.get("input_size", (3, 224, 224))[-1])
+    net.spatial = features.ndim == 4 and features.shape[1] == body.num_features
     return files.load(net, file, head=body.pretrained_cfg["classifier"]) if file else net
 
 
 def _torchvision(name: str, file: str, task: Task) -> Classifier:
     package, full = _package("torchvision"), f"torchvision:{name}"
     files.require_colours(task, full)
-    body = _made(full, lambda: package.models.get_model(name, weights=None))
-    linear = [place for place, part in body.named_modules() if isinstance(part, nn.Linear)]
+    body = _create(full, lambda: package.models.get_model(name, weights=None))
+    linear = [path for path, layer in body.named_modules() if isinstance(layer, nn.Linear)]
     if not linear or getattr(body, "aux_logits", False):
-        reason = "answers more than once" if linear else "does not end in a linear layer"
-        raise ConfigError(f"{full} {reason}, so that it cannot be told features from head; take another network")
+        reason = "has more than one output" if linear else "does not end in a linear layer"
+        raise ConfigError(f"{full} {reason}, so it cannot be split into features and head; use another network")
     head = linear[-1]
     width = body.get_submodule(head).in_features
     body.set_submodule(head, nn.Identity())
     net = Torchvision(body, full, width, len(task.classes))
-    seen = _tried(net, net.features, task, full, 224)
-    if seen.shape != (1, width):
+    features = _test(net, net.features, task, full, 224)
+    if features.shape != (1, width):
         raise ConfigError(
-            f"{full} gives {tuple(seen.shape)} where a row of {width} features was expected; take another"
+            f"{full} returns {tuple(features.shape)} where (1, {width}) was expected; use another network"
         )
     return files.load(net, file, head=head) if file else net
 
 
-def _named(package: str, preset: str, example: str) -> str:
+def _require_name(package: str, preset: str, example: str) -> str:
     if preset == "default":
-        raise ConfigError(f"{package} has many networks; say which, as in {package}:{example}")
+        raise ConfigError(f"{package} needs the name of a network, for example {package}:{example}")
     return preset
 
 
@@ -113,30 +113,34 @@ def _package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise ConfigError(f"networks of {name} need that package; pip install 'fedbeyond[{name}]'") from None
-    except RuntimeError as error:  # a torchvision that was built for another torch
-        raise ConfigError(f"{name} cannot be imported beside this torch ({error}); install the build for it") from None
+        raise ConfigError(
+            f"networks of {name} need the package {name}, which is not installed; run: pip install 'fedbeyond[{name}]'"
+        ) from None
+    except RuntimeError as error:  # torchvision was built for another version of torch
+        raise ConfigError(
+            f"{name} cannot be imported with this version of torch ({error}); install a matching build"
+        ) from None
 
 
-def _made(full: str, make: Callable[[], Any]) -> Any:
+def _create(full: str, make: Callable[[], Any]) -> Any:
     try:
         return make()
     except (RuntimeError, ValueError, TypeError) as error:
         package, _, name = full.partition(":")
-        raise ConfigError(f"{package} cannot make a network {name!r} ({error}); choose another of its names") from None
+        raise ConfigError(f"{package} cannot create a network {name!r} ({error}); use another of its names") from None
 
 
 @torch.no_grad()
-def _tried(net: Classifier, look: Callable[[Tensor], Tensor], task: Task, full: str, usual: int) -> Tensor:
-    """What a network sees in one black image of the task's size."""
+def _test(net: Classifier, forward: Callable[[Tensor], Tensor], task: Task, full: str, usual: int) -> Tensor:
+    """Return the features of one black image of the task's size; raise `ConfigError` if the network rejects it."""
     net.eval()
     image = torch.full((1, *task.shape), -1.0, device=net.head.weight.device)
     try:
-        return look(image)
+        return forward(image)
     except (AssertionError, RuntimeError, ValueError) as error:
         given = " x ".join(map(str, task.shape))
         raise ConfigError(
-            f"{full} cannot take images of {given} ({error}); give the dataset another size, as size={usual}"
+            f"{full} cannot take images of {given} ({error}); set another size of the dataset, e.g. size={usual}"
         ) from None
     finally:
         net.train()

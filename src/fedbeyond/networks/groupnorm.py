@@ -5,20 +5,20 @@ from typing import Literal, TypeVar
 
 from torch import nn
 
-from ..classifier import norms
+from ..classifier import batchnorm_layers
 
 Net = TypeVar("Net", bound=nn.Module)
 Norm = Literal["batch", "group"]
-GROUPS = 32  # of GroupNorm, at most
+GROUPS = 32  # at most
 
 
 def with_group_norm(net: Net) -> Net:
-    """Replace every BatchNorm layer by GroupNorm (Wu, He; ECCV 2018), which keeps no statistics of training images.
+    """Replace every BatchNorm layer by GroupNorm (Wu, He; ECCV 2018), which has no running statistics.
 
-    There are 32 groups as in its paper, or fewer where a group would have less than two channels; an odd number of
-    channels is one group.
+    There are 32 groups as in the paper, or fewer if a group would have less than two channels; an odd number of
+    channels forms one group.
     """
-    for name, layer in list(norms(net)):
+    for name, layer in list(batchnorm_layers(net)):
         channels = layer.num_features
         groups = math.gcd(GROUPS, channels // 2) if channels % 2 == 0 else 1
         net.set_submodule(name, nn.GroupNorm(groups, channels, layer.eps, layer.affine))

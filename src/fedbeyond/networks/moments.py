@@ -1,8 +1,8 @@
-"""The moments of what BatchNorm layers are given, measured layer by layer while other sites measure theirs.
+"""Measure the moments of the inputs of BatchNorm layers, layer by layer and in step with other sites.
 
-A layer can be measured once the statistics of all layers that its input depends on are known. `levels` says which
-layers can be measured together, `measured` measures some of them in a pass of its own, and a `Pass` stops at each layer
-in turn and waits there for the combined statistics of all sites: it measures a whole network in one forward pass.
+A layer can be measured once the statistics of all layers that its input depends on are known. `levels` computes which
+layers can be measured together. `measure_layers` measures some layers in one forward pass. A `Pass` stops at each layer
+and waits for the combined statistics of all sites, so it measures a whole network in one forward pass.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,27 +16,28 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .._precision import computing
-from ..classifier import norms
+from ..classifier import batchnorm_layers
+from ..site import forked_rng
 from ..tree import Tree
-from .statistics import moments, set_statistics, tracks
+from .running_statistics import moments, set_statistics, tracks
 
 Levels = tuple[tuple[str, ...], ...]  # names of layers; those of one level can be measured together
 
 
 class _Reached(Exception):
-    """All that was to be measured is measured; the rest of the pass is not needed."""
+    """The rest of the forward pass is not needed."""
 
 
-def tracked(net: nn.Module) -> dict[str, _BatchNorm]:
-    """The BatchNorm layers whose running statistics may change, by name."""
-    return {name: layer for name, layer in norms(net) if tracks(layer)}
+def tracked_layers(net: nn.Module) -> dict[str, _BatchNorm]:
+    """Return the BatchNorm layers whose running statistics may change, by name."""
+    return {name: layer for name, layer in batchnorm_layers(net) if tracks(layer)}
 
 
 @contextmanager
 def _before(layers: Mapping[str, _BatchNorm], act: Callable[[str, Tensor], None]) -> Iterator[None]:
     """Call `act` with the name of each layer and its input, before the layer computes."""
     hooks = [
-        layer.register_forward_pre_hook(lambda layer, given, name=name: act(name, given[0]))
+        layer.register_forward_pre_hook(lambda layer, inputs, name=name: act(name, inputs[0]))
         for name, layer in layers.items()
     ]
     try:
@@ -48,70 +49,72 @@ def _before(layers: Mapping[str, _BatchNorm], act: Callable[[str, Tensor], None]
 
 @torch.no_grad()
 def levels(net: nn.Module, shape: Sequence[int]) -> Levels:
-    """Sort the BatchNorm layers by what their inputs depend on, for images of a shape; without layers never called.
+    """Group the BatchNorm layers by depth, for images of a shape; leave out layers that are never called.
 
-    One image goes through the network, whose tensors know how many BatchNorm layers lie one behind the other before
-    them. What is written in place is not seen that way: layers that seem to go together are measured together and one
-    after the other, and if that differs, all are measured one after the other.
+    The depth is the number of BatchNorm layers in sequence before a tensor, recorded while one image passes through the
+    network. Writes in place can hide a dependency. So the layers of a level are measured both together and one by one;
+    if the results differ, each layer gets a level of its own.
     """
-    layers, depths = tracked(net.eval()), dict[str, int]()
+    layers, depths = tracked_layers(net.eval()), dict[str, int]()
     if not layers:
         return ()
 
-    def look(name: str, given: Tensor) -> None:
-        depths.setdefault(name, _depth_of(given))
+    def record(name: str, inputs: Tensor) -> None:
+        depths.setdefault(name, _depth_of(inputs))
 
-    def behind(layer: nn.Module, given: Any, output: Tensor) -> Tensor:
+    def deepen(layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         return _Traced.of(output, _depth_of(output) + 1)
 
-    hooks = [layer.register_forward_hook(behind) for layer in layers.values()]
+    hooks = [layer.register_forward_hook(deepen) for layer in layers.values()]
     image = torch.zeros(1, *shape, device=next(net.parameters()).device)
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
+    with forked_rng():
         try:
-            with _before(layers, look):
+            with _before(layers, record):
                 net(_Traced.of(image, 0))
         finally:
             for hook in hooks:
                 hook.remove()
-        order = sorted(depths, key=lambda name: depths[name])  # a stable order: by depth, then as they are called
-        found = tuple(tuple(n for n in order if depths[n] == depth) for depth in sorted(set(depths.values())))
-        together = image.device.type == "meta" or _independent(net, torch.rand(2, *shape).to(image.device), found)
-    return found if together else tuple((name,) for name in depths)
+        order = sorted(depths, key=lambda name: depths[name])  # stable: by depth, then in the order of calls
+        grouped = tuple(tuple(n for n in order if depths[n] == depth) for depth in sorted(set(depths.values())))
+        together = image.device.type == "meta" or _independent(net, torch.rand(2, *shape).to(image.device), grouped)
+    return grouped if together else tuple((name,) for name in depths)
 
 
-def _independent(net: nn.Module, x: Tensor, found: Levels) -> bool:
-    """Whether layers of one level have the same moments measured together and one after the other."""
-    if all(len(level) == 1 for level in found):
+def _independent(net: nn.Module, x: Tensor, grouped: Levels) -> bool:
+    """Return whether the layers of each level have equal moments when measured together and one by one."""
+    if all(len(level) == 1 for level in grouped):
         return True
-    before = {name: layer.state_dict() for name, layer in tracked(net).items()}
+    before = {name: layer.state_dict() for name, layer in tracked_layers(net).items()}
     before = {name: {key: value.clone() for key, value in state.items()} for name, state in before.items()}
-    known, alone, one = Tree(), Tree(), Pass(net, x)
+    known, alone, forward = Tree(), Tree(), Pass(net, x)
     try:
-        while (stop := one.advance(known))[0]:
-            alone[stop[0]] = stop[1]
-            known = known | {stop[0]: {"mean": stop[1]["mean"], "variance": stop[1]["deviation"].square()}}
-        for place, level in enumerate(found):
-            earlier = {name: known[name] for names in found[:place] for name in names}
-            for name, layer in tracked(net).items():  # whoever depends on a layer that is not yet known, shows it
+        while (stop := forward.advance(known))[0]:
+            name, measured = stop
+            alone[name] = measured
+            known = known | {name: {"mean": measured["mean"], "variance": measured["deviation"].square()}}
+        for index, level in enumerate(grouped):
+            earlier = {name: known[name] for names in grouped[:index] for name in names}
+            for name, layer in tracked_layers(net).items():  # wrong statistics expose layers that depend on them
                 set_statistics(layer, before[name]["running_mean"] + 1, before[name]["running_var"] + 1)
-            together = measured(net, x, earlier, level) if len(level) > 1 else {}
+            together = measure_layers(net, x, earlier, level) if len(level) > 1 else {}
             for name in together:
                 if not all(torch.allclose(alone[name][key], together[name][key], rtol=1e-3) for key in alone[name]):
                     return False
     finally:
-        one.close()
-        for name, layer in tracked(net).items():
+        forward.close()
+        for name, layer in tracked_layers(net).items():
             layer.load_state_dict(before[name])
     return True
 
 
 class _Traced(Tensor):
-    """A tensor that knows how many BatchNorm layers lie one behind the other before it."""
+    """A tensor with the number of BatchNorm layers in sequence before it."""
 
     depth: int
 
     @classmethod
     def of(cls, tensor: Tensor, depth: int) -> "_Traced":
+        """Return the tensor with a depth."""
         traced = tensor.as_subclass(cls)
         traced.depth = depth
         return traced
@@ -124,38 +127,38 @@ class _Traced(Tensor):
         return tree_map_only(Tensor, lambda tensor: cls.of(tensor, max(depth, _depth_of(tensor))), result)
 
 
-def _depth_of(given: Any) -> int:
-    """The greatest depth of the tensors in something."""
-    return max((leaf.depth for leaf in tree_leaves(given) if isinstance(leaf, _Traced)), default=0)
+def _depth_of(values: Any) -> int:
+    """Return the greatest depth of the tensors in nested values."""
+    return max((leaf.depth for leaf in tree_leaves(values) if isinstance(leaf, _Traced)), default=0)
 
 
 @torch.no_grad()
-def measured(net: nn.Module, x: Tensor, known: Tree, wanted: Sequence[str]) -> Tree:
-    """Measure the layers `wanted` on a batch, with the `known` statistics in the layers before them."""
-    layers, found = tracked(net.eval()), dict[str, Tree]()
-    if strange := [name for name in (*known, *wanted) if name not in layers]:
-        raise ValueError(f"the network has no BatchNorm layer {', '.join(strange)}; it has {', '.join(layers)}")
+def measure_layers(net: nn.Module, x: Tensor, known: Tree, wanted: Sequence[str]) -> Tree:
+    """Measure the moments of the layers `wanted` on a batch, with the `known` statistics in earlier layers."""
+    layers, measured = tracked_layers(net.eval()), dict[str, Tree]()
+    if unknown := [name for name in (*known, *wanted) if name not in layers]:
+        raise ValueError(f"the network has no BatchNorm layer {', '.join(unknown)}; it has {', '.join(layers)}")
     for name, statistics in known.items():
         set_statistics(layers[name], statistics["mean"], statistics["variance"])
 
-    def look(name: str, given: Tensor) -> None:
-        found.setdefault(name, moments(given))
-        if len(found) == len(wanted):
+    def measure(name: str, inputs: Tensor) -> None:
+        measured.setdefault(name, moments(inputs))
+        if len(measured) == len(wanted):
             raise _Reached
 
-    with _before({name: layers[name] for name in wanted}, look), computing(x.device.type, net):
+    with _before({name: layers[name] for name in wanted}, measure), computing(x.device.type, net):
         try:
             net(x)
         except _Reached:
-            return {name: found[name] for name in wanted}
-    raise ValueError(f"the network does not use {', '.join(name for name in wanted if name not in found)}")
+            return {name: measured[name] for name in wanted}
+    raise ValueError(f"the network does not use {', '.join(name for name in wanted if name not in measured)}")
 
 
 class Pass:
     """A forward pass that stops at every layer whose statistics are not known, and resumes when they are.
 
-    It runs in a thread of its own, which stands still except within `advance` and `close`: a call cannot be left and
-    taken up again otherwise. Several passes may share a network, if all have the same parameters.
+    It runs in a thread of its own, because a function call cannot be suspended otherwise. The thread runs only within
+    `advance` and `close`. Several passes may share a network if all use the same parameters.
     """
 
     def __init__(self, net: nn.Module, x: Tensor) -> None:
@@ -167,25 +170,25 @@ class Pass:
         self._thread = Thread(target=self._run, daemon=True)
 
     def advance(self, known: Tree) -> tuple[str, Tree]:
-        """Go on with what is known up to the next layer that is not: its name, and the moments of what it is given.
+        """Run to the next layer whose statistics are not known; return its name and the moments of its input.
 
-        Behind the last such layer, the name is empty.
+        After the last layer the name is empty.
         """
         self.known = known
-        self._go_on()
+        self._continue()
         if self.error:
             raise self.error
         return self.stopped_at
 
     def close(self) -> None:
-        """Leave the pass where it is."""
+        """Abandon the pass where it is."""
         self.over = True
         if self._thread.is_alive():
-            self._go_on()
+            self._continue()
             self._thread.join()
 
-    def _go_on(self) -> None:
-        # what computes differently in the whole process must be as it was while the thread stands still
+    def _continue(self) -> None:
+        # precision flags are global to the process: restore them while the thread waits
         with computing(self.x.device.type, self.net):
             if self._thread.ident is None:
                 self._thread.start()
@@ -195,22 +198,26 @@ class Pass:
 
     def _run(self) -> None:
         try:
-            torch.set_num_threads(torch.get_num_threads())  # a thread begins with as many as there are cores
-            with torch.no_grad(), _before(tracked(self.net), self._stop), computing(self.x.device.type, self.net):
+            torch.set_num_threads(torch.get_num_threads())  # a new thread would use as many as there are cores
+            with (
+                torch.no_grad(),
+                _before(tracked_layers(self.net), self._stop),
+                computing(self.x.device.type, self.net),
+            ):
                 self.net(self.x)
             self.stopped_at = ("", {})
         except _Reached:
             pass
-        except BaseException as error:  # raised where somebody waits for it
+        except BaseException as error:  # raised by `advance`
             self.error = error
         finally:
             self._stopped.release()
 
-    def _stop(self, name: str, given: Tensor) -> None:
+    def _stop(self, name: str, inputs: Tensor) -> None:
         if current_thread() is not self._thread:  # another pass through the same network
             return
         if name not in self.known:
-            self.stopped_at, self.bytes = (name, moments(given)), given.nbytes
+            self.stopped_at, self.bytes = (name, moments(inputs)), inputs.nbytes
             self._stopped.release()
             self._resume.acquire()
         if self.over:

@@ -1,1 +1,1 @@
-"""What came of it: tables of methods and unseen domains, made from result lines."""
+"""Tables, figures and pages made from result lines."""

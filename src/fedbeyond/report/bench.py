@@ -1,10 +1,11 @@
-"""The table, the figures and the page of a grid of runs, once `bench` is done with it."""
+"""Print the table, draw the figures and write the page of a finished bench."""
 
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import FedbeyondError
+from ..experiment import results
 from ..experiment.bench import Outcome
 from ..experiment.config import Config
 from .figures.draw import draw
@@ -16,13 +17,14 @@ def report_bench(config: Config, out: Path, outcome: Outcome) -> None:
     if len(outcome.failures) == outcome.total:
         return
     print()
-    write_report([out], config.train.select, "text", None)
+    lines = results.load([out])
+    write_report([out], config.train.select, "text", None, lines=lines)
     draw_figures(config.bench.figures, out, outcome.device)
-    write_report([out], config.train.select, "html", out / "report.html")
+    write_report([out], config.train.select, "html", out / "report.html", lines=lines)
 
 
 def draw_figures(kinds: Iterable[str], out: Path, device: str) -> None:
-    """Draw figures of a grid's runs for its page; print why a figure cannot be drawn, and continue."""
+    """Draw figures of a grid's runs for its page; if a figure cannot be drawn, print the reason and continue."""
     for kind in kinds:
         try:
             for _, paths in draw(kind, [out], device=device):

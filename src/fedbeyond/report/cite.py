@@ -1,4 +1,4 @@
-"""What to cite for a table: the papers of its methods, as their files say."""
+"""The papers to cite for a table, read from the docstrings of its methods."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -18,34 +18,34 @@ OURS = f"""@software{{fedbeyond,
 
 
 class Reference(NamedTuple):
-    """A paper, and the parts of methods that are from it."""
+    """A paper, and the names of the methods and wrappers that come from it."""
 
     names: tuple[str, ...]
     paper: Paper
 
 
 def references(methods: Iterable[str]) -> tuple[list[Reference], list[str]]:
-    """The papers behind methods, and the names that have none we know of."""
-    found: dict[str, tuple[Paper, list[str]]] = {}
+    """Return the papers of methods, and the names for which no paper is known."""
+    papers: dict[str, tuple[Paper, list[str]]] = {}
     unknown = []
     for name in dict.fromkeys(name for method in methods for name in _names(method)):
         origin = _paper(name)
         if origin is None:
             unknown.append(name)
-        else:  # by its title; that of the earliest name, which says nothing of a variant
-            found.setdefault(f"{origin.authors} {origin.year} {origin.link}", (origin, []))[1].append(name)
-    return [Reference(tuple(names), origin) for origin, names in found.values()], unknown
+        else:  # one entry a paper, with the title of its first name, which names no variant
+            papers.setdefault(f"{origin.authors} {origin.year} {origin.link}", (origin, []))[1].append(name)
+    return [Reference(tuple(names), origin) for origin, names in papers.values()], unknown
 
 
 def _names(method: str) -> list[str]:
     try:
         return [part.name for part in parse(method)]
-    except ConfigError:  # results of something that is not spelled as methods are
+    except ConfigError:  # the name is not a valid method spelling
         return [method]
 
 
 def _paper(name: str) -> Paper | None:
-    for shelf in ("methods", "wrappers"):
-        if name in registry.SHELVES[shelf]:
-            return paper(shelf, name)
+    for group in ("methods", "wrappers"):
+        if name in registry.REGISTRY[group]:
+            return paper(group, name)
     return None

@@ -1,4 +1,4 @@
-"""Figures of which classes are told apart on the unseen domain, by the best method and by the baseline."""
+"""Confusion matrices and recall by class on the unseen domain, for the best method and the baseline."""
 
 from collections.abc import Sequence
 from statistics import mean, stdev
@@ -11,26 +11,26 @@ from .curves import legend_below
 from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
 from .table import Table, best_first
 
-DEEPEST = 0.6  # how much colour a cell of one has: words on it stay readable, on light and dark
-WRITTEN = 10  # classes up to which cells hold their numbers
-WORD = 9  # letters of a class at an axis
+MAX_ALPHA = 0.6  # opacity of a cell with share 1: text on it stays readable on light and dark pages
+MAX_NUMBERED = 10  # number of classes up to which cells show their numbers
+MAX_LABEL = 9  # characters of a class name at an axis
 
 
 def compared(table: Table, baseline: str) -> list[str]:
-    """The best method, and the baseline if that is another."""
+    """Return the best method, and the baseline if it is another method."""
     return list(dict.fromkeys([*best_first(table)[:1], *([baseline] if baseline in table.methods else [])]))
 
 
 def picked(table: Table, method: str, target: str, key: str) -> list[Any]:
-    """What the chosen round of each seed says of the unseen domain, where it says it."""
-    found = [table.picked.get((method, target, seed)) for seed in table.seeds]
-    told = [line["scores"][target]["test"].get(key) for line in found if line]
-    return [each for each in told if each is not None]
+    """Return a value of the unseen domain's test scores, for the chosen round of each seed that has it."""
+    lines = [table.picked.get((method, target, seed)) for seed in table.seeds]
+    values = [line["scores"][target]["test"].get(key) for line in lines if line]
+    return [value for value in values if value is not None]
 
 
 @drawing
 def confusion(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figure | None:
-    """Which class was taken for which: a row an unseen domain, a panel a method."""
+    """Draw confusion matrices: a row for each unseen domain, a panel for each method."""
     methods = compared(table, baseline)
     cells = {(m, t): total(picked(table, m, t, "confusion")) for t in table.targets for m in methods}
     cells = {key: counts for key, counts in cells.items() if counts}
@@ -39,7 +39,7 @@ def confusion(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figur
     names = named(classes, len(next(iter(cells.values()))))
     across = len({method for method, _ in cells})
     picture, axes = panels(len(cells), across=across, width=3.4, height=3.4, sharey=True)
-    data = [["method", "target", "true class", "answered", "images"]]
+    data = [["method", "target", "true class", "predicted", "images"]]
     for axis, ((method, target), counts) in zip(axes, cells.items(), strict=True):
         matrix(axis, counts, names)
         axis.set_title(f"{target} unseen\n{method}", fontsize=9)
@@ -51,90 +51,92 @@ def confusion(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figur
     for axis in axes[::across]:
         axis.set_ylabel("true class")
     caption = (
-        f"Of the images of each class on the unseen domain (rows), the share in percent that was taken for each class "
-        f"(columns); {table.chosen}, seeds together; {' and '.join(methods)}"
+        f"Of the images of each class on the unseen domain (rows), the share in percent predicted as each class "
+        f"(columns); {table.selection}, seeds together; {' and '.join(methods)}"
     )
-    return Figure("confusion", "Which class is taken for which", caption, picture, data)
+    return Figure("confusion", "Confusion matrices", caption, picture, data)
 
 
-def total(found: Sequence[list[list[float]]]) -> list[list[float]]:
-    """Matrices added up."""
-    return [[sum(places) for places in zip(*rows, strict=True)] for rows in zip(*found, strict=True)]
+def total(matrices: Sequence[list[list[float]]]) -> list[list[float]]:
+    """Return the sum of matrices."""
+    return [[sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
 
 
 def named(classes: Sequence[str], count: int) -> list[str]:
-    """The classes by their names, or by their numbers if names are not known."""
+    """Return the names of the classes, or their numbers if the names are not known."""
     return list(classes) if len(classes) == count else [str(number) for number in range(count)]
 
 
 def matrix(axis: Any, counts: list[list[float]], names: list[str]) -> None:
-    """Counts as shares of their rows, the darker the more."""
-    many = len(names)
-    shares = {(i, j): count / max(sum(row), 1) for i, row in enumerate(counts) for j, count in enumerate(row) if count}
+    """Draw counts as shares of their rows; a darker cell is a larger share."""
+    count = len(names)
+    shares = {(i, j): n / max(sum(row), 1) for i, row in enumerate(counts) for j, n in enumerate(row) if n}
     squares = [[(j, i), (j + 1, i), (j + 1, i + 1), (j, i + 1)] for i, j in shares]
-    colours = [to_rgba(PALETTE[0 if i == j else 1], DEEPEST * share) for (i, j), share in shares.items()]
+    colours = [to_rgba(PALETTE[0 if i == j else 1], MAX_ALPHA * share) for (i, j), share in shares.items()]
     axis.add_collection(PolyCollection(squares, facecolors=colours, edgecolors="none"))
     for (i, j), share in shares.items():
-        if share >= 0.005 and many <= WRITTEN:
-            told = axis.text(j + 0.5, i + 0.53, f"{100 * share:.0f}", ha="center", va="center", fontsize=7.5, color=INK)
-            told.set_in_layout(False)  # it is inside: nothing has to make room for it
-    short = [name if len(name) <= WORD else f"{name[: WORD - 1]}…" for name in names]
-    axis.set(xlim=(0, many), ylim=(many, 0), aspect="equal")
-    axis.set_xticks([i + 0.5 for i in range(many)], short, rotation=90 if max(map(len, short)) > 2 else 0, fontsize=7.5)
-    axis.set_yticks([i + 0.5 for i in range(many)], short, fontsize=7.5)
+        if share >= 0.005 and count <= MAX_NUMBERED:
+            percent, place = f"{100 * share:.0f}", {"ha": "center", "va": "center"}
+            label = axis.text(j + 0.5, i + 0.53, percent, fontsize=7.5, color=INK, **place)
+            label.set_in_layout(False)  # the text is inside its cell and needs no room in the layout
+    short = [name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…" for name in names]
+    axis.set(xlim=(0, count), ylim=(count, 0), aspect="equal")
+    ticks = [i + 0.5 for i in range(count)]
+    axis.set_xticks(ticks, short, rotation=90 if max(map(len, short)) > 2 else 0, fontsize=7.5)
+    axis.set_yticks(ticks, short, fontsize=7.5)
     axis.tick_params(length=0)
     axis.grid(visible=False)
-    axis.set_xlabel("answered")
+    axis.set_xlabel("predicted")
 
 
 def by_class(seeds: Sequence[Sequence[float | None]]) -> dict[int, list[float]]:
-    """The recall of every class that has images, in percent, one a seed."""
-    found: dict[int, list[float]] = {}
+    """Return the recall of every class that has images, in percent, one value for each seed."""
+    recalls: dict[int, list[float]] = {}
     for shares in seeds:
         for label, share in enumerate(shares):
             if share is not None:
-                found.setdefault(label, []).append(100 * share)
-    return found
+                recalls.setdefault(label, []).append(100 * share)
+    return recalls
 
 
 @drawing
 def recall(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figure | None:
-    """Of the images of each class, the share that was told rightly."""
+    """Draw the recall of each class."""
     methods = compared(table, baseline)
-    found = {(m, t): picked(table, m, t, "recall") for m in methods for t in table.targets}
-    found = {key: seeds for key, seeds in found.items() if seeds}
-    if not found or len(next(iter(found.values()))[0]) > 40:  # more bars than one can tell apart
+    values = {(m, t): picked(table, m, t, "recall") for m in methods for t in table.targets}
+    values = {key: seeds for key, seeds in values.items() if seeds}
+    if not values or len(next(iter(values.values()))[0]) > 40:  # too many bars to read
         return None
-    count = len(next(iter(found.values()))[0])
+    count = len(next(iter(values.values()))[0])
     names = named(classes, count)
-    targets = [target for target in table.targets if any(target == there for _, there in found)]
+    targets = [target for target in table.targets if any(target == there for _, there in values)]
     picture, axes = panels(len(targets), across=2, width=3.4, height=2.4, sharey=True)
     data = [["method", "target", "class", "recall", "std", "seeds"]]
     width = 0.8 / len(methods)
     for axis, target in zip(axes, targets, strict=True):
-        for place, method in enumerate(methods):
-            told = by_class(found.get((method, target), []))
-            where = [label + (place - (len(methods) - 1) / 2) * width for label in told]
+        for index, method in enumerate(methods):
+            recalls = by_class(values.get((method, target), []))
+            where = [label + (index - (len(methods) - 1) / 2) * width for label in recalls]
             heights, spreads = (
-                [mean(v) for v in told.values()],
-                [stdev(v) if len(v) > 1 else 0.0 for v in told.values()],
+                [mean(v) for v in recalls.values()],
+                [stdev(v) if len(v) > 1 else 0.0 for v in recalls.values()],
             )
             colour = SOFT if method == baseline else PALETTE[0]
             axis.bar(where, heights, width * 0.92, color=colour, label=method)
             lows, highs = zip(*((h - s, h + s) for h, s in zip(heights, spreads, strict=True)), strict=True)
             axis.vlines(where, lows, highs, color=INK, linewidth=0.9)
-            numbers = zip(told, heights, spreads, strict=True)
-            data += [[method, target, names[i], f"{h:.4f}", f"{s:.4f}", str(len(told[i]))] for i, h, s in numbers]
+            numbers = zip(recalls, heights, spreads, strict=True)
+            data += [[method, target, names[i], f"{h:.4f}", f"{s:.4f}", str(len(recalls[i]))] for i, h, s in numbers]
         axis.set_title(f"{target} unseen")
-        turned = 0 if sum(map(len, names)) < 30 else 90
-        axis.set_xticks(range(count), names, rotation=turned, fontsize=7.5)
+        rotation = 0 if sum(map(len, names)) < 30 else 90
+        axis.set_xticks(range(count), names, rotation=rotation, fontsize=7.5)
         axis.set_ylim(0, 105)
         axis.grid(axis="x", visible=False)
     for axis in axes[::2]:
         axis.set_ylabel("recall (%)")
     legend_below(picture, axes)
     caption = (
-        f"Of the images of each class on the unseen domain, the share that was told rightly; {table.chosen}; mean over "
-        f"seeds{', with a line of one standard deviation up and down' * (len(table.seeds) > 1)}"
+        f"Of the images of each class on the unseen domain, the share that was predicted correctly; {table.selection}; "
+        f"mean over seeds{', with a line of one standard deviation in both directions' * (len(table.seeds) > 1)}"
     )
-    return Figure("recall", "Class by class", caption, picture, data)
+    return Figure("recall", "Recall by class", caption, picture, data)

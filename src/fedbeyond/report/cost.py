@@ -1,4 +1,4 @@
-"""What methods cost: bytes up and down and kept at a site, operations there, and seconds, of a round."""
+"""The cost of a round: bytes up and down, private bytes at a site, floating-point operations, and seconds."""
 
 from collections.abc import Sequence
 from statistics import mean, median
@@ -6,90 +6,108 @@ from statistics import mean, median
 from ..evaluation.selection import Line
 from .layout import Cells
 
-HEAD = ["method", "model", "sent", "up", "of parameters", "down", "kept", "FLOPs", "seconds", "times FedAvg"]
+HEAD = [
+    "method",
+    "parameters",
+    "numbers sent",
+    "bytes up",
+    "parameter bytes up",
+    "bytes down",
+    "private bytes",
+    "FLOPs",
+    "seconds",
+    "times FedAvg",
+]
 CAPTION = (
-    "A round on average: bytes that leave a site, reach it and stay there (mean over sites and rounds), and seconds "
-    "(median, evaluation on every domain included, on the machine that made these results); where they were counted, "
-    "the model's parameters, numbers that a site sends and its floating-point operations (mean over sites, last round)"
+    "Cost of a round: bytes that leave a site, reach it and stay there as private state (mean over sites and rounds), "
+    "and seconds (median, with evaluation on every domain, on the computer that ran it); if counted, the model's "
+    "parameters, the numbers that a site sends and its floating-point operations (mean over sites, last round)"
 )
-BY_SITE = "Bytes of a round at each site, mean over its rounds: what leaves it, by kind, what reaches it, what it keeps"
+BY_SITE = "Bytes of a round at each site, mean over its rounds: bytes up by kind, bytes down, private bytes"
 KINDS = ("parameters", "statistics", "scalars", "data-derived", "undeclared")
 
 
 def rows(lines: Sequence[Line], times: Sequence[Line]) -> Cells:
-    """Header and body: the mean over the sites of a round, of all rounds of a method; only columns that say something.
+    """Return head and body: means over the sites and rounds of each method; empty columns are left out.
 
-    Results of an older version have no counts, and those without times no seconds.
+    Results of an older version have no counts, and results without times have no seconds.
     """
     methods = list(dict.fromkeys(line["method"] for line in lines))
     usual = seconds(times, "fedavg")
     body = []
     for method in methods:
         spent = seconds(times, method)
-        own = [line for line in lines if line["method"] == method]
+        method_lines = [line for line in lines if line["method"] == method]
         counted = [line for line in times if line["method"] == method and "flops" in line]
-        parameters = [kinds.get("parameters", 0) for line in own for kinds in left(line).values()]
+        parameters = [kinds.get("parameters", 0) for line in method_lines for kinds in bytes_up(line).values()]
         body.append(
             [
                 method,
-                many(_middle([line["parameters"] for line in counted])),
-                many(_middle([count for line in counted for count in line["sent"].values()])),
-                size(_middle([sum(kinds.values()) for line in own for kinds in left(line).values()])),
-                size(_middle(parameters)),
-                size(_middle([count for line in own for count in line.get("down", {}).values()])),
-                size(_middle([count for line in own for count in line.get("kept", {}).values()])),
-                many(_middle([count for line in counted for count in line["flops"].values()])),
+                format_count(_mean([line["parameters"] for line in counted])),
+                format_count(_mean([count for line in counted for count in line["sent"].values()])),
+                format_bytes(
+                    _mean([sum(kinds.values()) for line in method_lines for kinds in bytes_up(line).values()])
+                ),
+                format_bytes(_mean(parameters)),
+                format_bytes(_mean([count for line in method_lines for count in line.get("bytes_down", {}).values()])),
+                format_bytes(
+                    _mean([count for line in method_lines for count in line.get("private_bytes", {}).values()])
+                ),
+                format_count(_mean([count for line in counted for count in line["flops"].values()])),
                 f"{spent:.2f}" if spent else "-",
                 f"{spent / usual:.1f}" if spent and usual else "-",
             ]
         )
-    told = [place for place in range(len(HEAD)) if any(row[place] != "-" for row in body)]
-    return [[row[place] for place in told] for row in (HEAD, *body)]
+    columns = [column for column in range(len(HEAD)) if any(row[column] != "-" for row in body)]
+    return [[row[column] for column in columns] for row in (HEAD, *body)]
 
 
 def by_site(lines: Sequence[Line]) -> Cells:
-    """Header and body: bytes at each site under each method, a column for each kind of thing that leaves any."""
-    found: dict[tuple[str, str], list[Line]] = {}
+    """Return head and body: bytes at each site for each method, with a column for each kind that leaves a site."""
+    by_key: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
-        for site in line["left"]:
-            found.setdefault((line["method"], site), []).append(line)
-    kinds = [kind for kind in KINDS if any(kind in sent for line in lines for sent in left(line).values())]
+        for site in line["bytes_up"]:
+            by_key.setdefault((line["method"], site), []).append(line)
+    kinds = [kind for kind in KINDS if any(kind in sent for line in lines for sent in bytes_up(line).values())]
     body = []
-    for (method, site), own in found.items():
-        sent = [size(mean(left(line)[site].get(kind, 0) for line in own)) for kind in kinds]
-        stays = [
-            size(_middle([line[key][site] for line in own if site in line.get(key, {})])) for key in ("down", "kept")
+    for (method, site), site_lines in by_key.items():
+        sent = [format_bytes(mean(bytes_up(line)[site].get(kind, 0) for line in site_lines)) for kind in kinds]
+        others = [
+            format_bytes(_mean([line[key][site] for line in site_lines if site in line.get(key, {})]))
+            for key in ("bytes_down", "private_bytes")
         ]
-        body.append([method, site, *sent, *stays])
-    return [["method", "site", *kinds, "down", "kept"], *body]
+        body.append([method, site, *sent, *others])
+    return [["method", "site", *kinds, "bytes down", "private bytes"], *body]
 
 
-def left(line: Line) -> dict[str, dict[str, int]]:
-    """Bytes that left each site in a round, by kind."""
-    return {site: {kind: sum(names.values()) for kind, names in kinds.items()} for site, kinds in line["left"].items()}
+def bytes_up(line: Line) -> dict[str, dict[str, int]]:
+    """Return the bytes that left each site in a round, by kind."""
+    return {
+        site: {kind: sum(names.values()) for kind, names in kinds.items()} for site, kinds in line["bytes_up"].items()
+    }
 
 
 def seconds(times: Sequence[Line], method: str) -> float | None:
-    """The median time of a round, with its evaluation on every domain."""
-    found = [line["seconds"] for line in times if line["method"] == method]
-    return median(found) if found else None
+    """Return the median time of a round, with its evaluation on every domain."""
+    values = [line["seconds"] for line in times if line["method"] == method]
+    return median(values) if values else None
 
 
-def _middle(counts: Sequence[int]) -> float | None:
+def _mean(counts: Sequence[int]) -> float | None:
     return mean(counts) if counts else None
 
 
-def size(count: float | None) -> str:
-    """Bytes as people say them."""
-    return _said(count, ("B", "kB", "MB", "GB"))
+def format_bytes(count: float | None) -> str:
+    """Format a number of bytes with its unit."""
+    return _format(count, ("B", "kB", "MB", "GB"))
 
 
-def many(count: float | None) -> str:
-    """A large number as people say it."""
-    return _said(count, ("", "k", "M", "G", "T", "P"))
+def format_count(count: float | None) -> str:
+    """Format a large number with a prefix: k, M, G, ..."""
+    return _format(count, ("", "k", "M", "G", "T", "P"))
 
 
-def _said(count: float | None, units: Sequence[str]) -> str:
+def _format(count: float | None, units: Sequence[str]) -> str:
     if count is None:
         return "-"
     for unit in units[:-1]:

@@ -1,4 +1,4 @@
-"""A figure with the numbers it draws: as files (SVG, PNG, CSV) and as part of a page that may be light or dark."""
+"""Figures with the numbers they draw: as files (SVG, PNG, CSV), and as part of a light or dark HTML page."""
 
 import csv
 import io
@@ -17,14 +17,14 @@ from .layout import Cells
 
 matplotlib.use("Agg")
 
-# the page's colours: drawn as they are in files, as CSS variables on a page, which knows them light and dark
+# the page's colours: used directly in files; replaced on a page by CSS variables with light and dark values
 PALETTE = ("#3567b7", "#c4501b", "#2a8a5c", "#8a3fa6", "#b58900", "#c2366b", "#167f92", "#6b7280")
 INK, SOFT, RULE, PAPER = "#1c1f24", "#5c6570", "#d9dee4", "#ffffff"
 VARIABLES = {INK: "--ink", SOFT: "--soft", RULE: "--line", PAPER: "--paper"} | {
-    colour: f"--c{place}" for place, colour in enumerate(PALETTE)
+    colour: f"--c{index}" for index, colour in enumerate(PALETTE)
 }
 STYLE: Any = {
-    "svg.fonttype": "none",  # words stay words: small, found by a search, read aloud
+    "svg.fonttype": "none",  # text stays text: small, searchable, readable by screen readers
     "font.family": "sans-serif",
     "font.size": 9,
     "text.color": INK,
@@ -46,13 +46,13 @@ STYLE: Any = {
 }
 
 
-drawing = matplotlib.rc_context(STYLE)  # decorates what draws: words and keys too are to be in the house style
+drawing = matplotlib.rc_context(STYLE)  # decorator of drawing functions: text and legends get the style, too
 
 
 class Figure(NamedTuple):
-    """Something to look at: what it is called, what it shows and under which rule, and the numbers behind it."""
+    """A picture with its name, title, caption and the numbers that it shows."""
 
-    name: str  # of its files
+    name: str  # stem of its file names
     title: str
     caption: str
     picture: Picture
@@ -60,7 +60,7 @@ class Figure(NamedTuple):
 
 
 def panels(count: int, across: int = 4, width: float = 2.6, height: float = 2.2, **options: Any) -> tuple[Picture, Any]:
-    """An empty picture in the house style, and its `count` axes in rows of at most `across`."""
+    """Return an empty picture in the common style, and its `count` axes in rows of at most `across`."""
     with matplotlib.rc_context(STYLE):
         columns = min(count, across)
         rows = -(-count // columns)
@@ -72,7 +72,7 @@ def panels(count: int, across: int = 4, width: float = 2.6, height: float = 2.2,
 
 
 def save(figure: Figure, folder: Path) -> list[Path]:
-    """Write a figure as name.svg, name.png and name.csv, and what it is called as name.json."""
+    """Write a figure as name.svg, name.png and name.csv, and its title and caption as name.json."""
     with _io.storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     about = {"title": figure.title, "caption": figure.caption}
@@ -89,37 +89,37 @@ def save(figure: Figure, folder: Path) -> list[Path]:
 
 
 def table(figure: Figure) -> str:
-    """The numbers of a figure as CSV."""
+    """Return the numbers of a figure as CSV."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(figure.data)
     return file.getvalue()
 
 
 def svg(figure: Figure) -> str:
-    """A figure as a drawn SVG, in its own colours."""
+    """Return a figure as SVG, in its own colours."""
     file = io.StringIO()
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": figure.name}):  # the same bytes every time
-        # savefig would draw it twice, which takes as long again
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": figure.name}):  # reproducible bytes
+        # savefig would draw it twice
         canvas: Any = FigureCanvasSVG(figure.picture)
         canvas.print_svg(file, metadata={"Date": None, "Creator": None})
     return file.getvalue()
 
 
 def inline(figure: Figure) -> str:
-    """A figure as SVG to stand in a page, in the page's colours."""
+    """Return a figure as SVG for a page, in the page's colours."""
     return themed(svg(figure), figure.name)
 
 
-def themed(drawn: str, name: str) -> str:
-    """A drawn SVG with the page's colours for its own, and ids that no other figure there has."""
-    head, mark, body = drawn[drawn.index("<svg") :].partition(">")
+def themed(content: str, name: str) -> str:
+    """Replace the colours of an SVG by the page's, and make its ids unique on the page."""
+    head, end, body = content[content.index("<svg") :].partition(">")
     for colour, variable in VARIABLES.items():
         body = body.replace(colour, f"var({variable})")
-    own = re.sub(r"[^\w-]", "-", name)
+    prefix = re.sub(r"[^\w-]", "-", name)
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
-    body = re.sub(r'\bid="', f'id="{own}-', body)
-    body = re.sub(r'(href="|url\()#', rf"\1#{own}-", body)
-    return re.sub(r' (width|height|xmlns|xmlns:xlink|version)="[^"]*"', "", head) + mark + body
+    body = re.sub(r'\bid="', f'id="{prefix}-', body)
+    body = re.sub(r'(href="|url\()#', rf"\1#{prefix}-", body)
+    return re.sub(r' (width|height|xmlns|xmlns:xlink|version)="[^"]*"', "", head) + end + body
 
 
 def _png(figure: Figure) -> bytes:

@@ -1,4 +1,4 @@
-"""All figures of a report: those made from result lines, and those that lie beside the runs as files."""
+"""All figures of a report: those drawn from result lines, and those saved in the folders of runs."""
 
 import csv
 import json
@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 from ..errors import StorageError
 from ..evaluation.selection import Line
-from . import classes, curves, sensitivity, weighing
-from .figure import Figure, svg, table
-from .table import Table, runs
+from . import classes, curves, sensitivity, site_weights
+from .figure import Figure, svg
+from .figure import table as as_csv
+from .table import Table, group_runs
 
-FOLDER = "figures"  # in a folder of runs, where `fedbeyond figure` writes
+FOLDER = "figures"  # `fedbeyond figure` writes into this folder inside a folder of runs
 
 
-class Shown(NamedTuple):
-    """A figure as a page takes it."""
+class PageFigure(NamedTuple):
+    """A figure as a page needs it."""
 
     name: str
     title: str
@@ -25,42 +26,42 @@ class Shown(NamedTuple):
     csv: str
 
 
-def figures(lines: Sequence[Line], found: Table, baseline: str, names: Sequence[str] = ()) -> list[Figure]:
-    """What can be drawn of finished runs; `names` are those of the classes, if they are known."""
-    done = {key: run for key, run in runs(lines).items() if len(run) == run[-1]["rounds"]}
+def figures(lines: Sequence[Line], table: Table, baseline: str, names: Sequence[str] = ()) -> list[Figure]:
+    """Draw all figures that finished runs allow; `names` are the names of the classes, if known."""
+    done = {key: run for key, run in group_runs(lines).items() if len(run) == run[-1]["rounds"]}
     drawn = [
-        curves.over_rounds(done, found, baseline),
-        curves.against(found, baseline),
-        *sensitivity.figures(found),
-        weighing.weights(done, found),
-        weighing.gaps(done, found),
-        weighing.gap_bars(done, found),
-        classes.recall(found, baseline, names),
-        classes.confusion(found, baseline, names),
+        curves.over_rounds(done, table, baseline),
+        curves.against(table, baseline),
+        *sensitivity.figures(table),
+        site_weights.weights(done, table),
+        site_weights.gaps(done, table),
+        site_weights.gap_bars(done, table),
+        classes.recall(table, baseline, names),
+        classes.confusion(table, baseline, names),
     ]
     return [figure for figure in drawn if figure]
 
 
-def shown(figure: Figure) -> Shown:
-    """A figure that was just drawn."""
-    return Shown(figure.name, figure.title, figure.caption, svg(figure), table(figure))
+def page_figure(figure: Figure) -> PageFigure:
+    """Convert a drawn figure for a page."""
+    return PageFigure(figure.name, figure.title, figure.caption, svg(figure), as_csv(figure))
 
 
-def kept(folders: Sequence[Path]) -> list[Shown]:
-    """Figures that lie in folders of runs: name.svg with name.json and name.csv beside it."""
+def saved_figures(folders: Sequence[Path]) -> list[PageFigure]:
+    """Read the figures saved in folders of runs: name.svg with name.json and name.csv."""
     files = [file for folder in folders for file in sorted((folder / FOLDER).glob("*.svg"))]
     return [_read(file) for file in files]
 
 
-def _read(file: Path) -> Shown:
+def _read(file: Path) -> PageFigure:
     try:
-        drawn, about = file.read_text("utf-8"), json.loads(file.with_suffix(".json").read_text("utf-8"))
+        drawing, about = file.read_text("utf-8"), json.loads(file.with_suffix(".json").read_text("utf-8"))
         numbers = file.with_suffix(".csv").read_text("utf-8")
-        if "<svg" not in drawn or not list(csv.reader(numbers.splitlines())):
+        if "<svg" not in drawing or not list(csv.reader(numbers.splitlines())):
             raise ValueError("no SVG, or no numbers")
-        return Shown(file.stem, str(about["title"]), str(about["caption"]), drawn, numbers)
+        return PageFigure(file.stem, str(about["title"]), str(about["caption"]), drawing, numbers)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        told = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         raise StorageError(
-            f"{file} cannot be shown ({told}); draw it again with 'fedbeyond figure', or move it out of {file.parent}"
+            f"{file} cannot be shown ({reason}); draw it again with 'fedbeyond figure', or move it out of {file.parent}"
         ) from None

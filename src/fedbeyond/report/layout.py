@@ -1,10 +1,10 @@
-"""Cells and a caption as text: for a terminal, a README, a paper."""
+"""Format cells and a caption as text for a terminal, as Markdown or as LaTeX."""
 
 Cells = list[list[str]]  # the first row is the head
 
 
 def text(cells: Cells, caption: str) -> str:
-    """For a terminal."""
+    """Format a table for a terminal."""
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = [
         "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
@@ -14,18 +14,18 @@ def text(cells: Cells, caption: str) -> str:
 
 
 def markdown(cells: Cells, caption: str) -> str:
-    """For a README."""
+    """Format a table as Markdown."""
     head, *body = ["| " + " | ".join(row) + " |" for row in cells]
     ruler = "|---|" + "---:|" * (len(cells[0]) - 1)
     return "\n".join([head, ruler, *body, "", caption]) + "\n"
 
 
 def latex(cells: Cells, caption: str) -> str:
-    """For a paper that uses booktabs; numbers are spelled with `\\pm`."""
+    """Format a table as LaTeX with booktabs; numbers contain `\\pm`."""
     head, *body = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in cells]
     columns = "l" + "r" * (len(cells[0]) - 1)
-    told = _escape(caption).replace("±", r"$\pm$")
-    parts = [r"\begin{table}", rf"\caption{{{told}.}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head]
+    text = _escape(caption).replace("±", r"$\pm$")
+    parts = [r"\begin{table}", rf"\caption{{{text}.}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head]
     return "\n".join([*parts, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 

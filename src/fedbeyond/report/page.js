@@ -1,5 +1,5 @@
 "use strict";
-// Figures one at a time, as tabs; without this script they stand in a list. And a PNG of each, drawn here from its SVG.
+// Show figures one at a time, as tabs (without this script: as a list), and offer each as a PNG drawn from its SVG.
 const gallery = document.getElementById("gallery");
 const slides = gallery ? [...gallery.children] : [];
 
@@ -45,10 +45,10 @@ function tabs() {
     return button;
   });
   function show(chosen) {
-    slides.forEach((slide, place) => {
-      slide.hidden = place !== chosen;
-      buttons[place].setAttribute("aria-selected", place === chosen);
-      buttons[place].tabIndex = place === chosen ? 0 : -1;
+    slides.forEach((slide, index) => {
+      slide.hidden = index !== chosen;
+      buttons[index].setAttribute("aria-selected", index === chosen);
+      buttons[index].tabIndex = index === chosen ? 0 : -1;
     });
   }
   list.addEventListener("click", (event) => {
@@ -56,24 +56,24 @@ function tabs() {
   });
   list.addEventListener("keydown", (event) => {
     const last = buttons.length - 1;
-    const place = buttons.indexOf(document.activeElement);
-    const next = { ArrowRight: place === last ? 0 : place + 1, ArrowLeft: place === 0 ? last : place - 1, Home: 0, End: last }[event.key];
+    const index = buttons.indexOf(document.activeElement);
+    const next = { ArrowRight: index === last ? 0 : index + 1, ArrowLeft: index === 0 ? last : index - 1, Home: 0, End: last }[event.key];
     if (next === undefined) return;
     event.preventDefault();
     show(next);
     buttons[next].focus();
   });
-  function follow() {
-    const place = slides.findIndex((slide) => `#${slide.id}` === decodeURIComponent(location.hash));
-    if (place >= 0) {
-      show(place);
-      slides[place].scrollIntoView();
+  function followHash() {
+    const index = slides.findIndex((slide) => `#${slide.id}` === decodeURIComponent(location.hash));
+    if (index >= 0) {
+      show(index);
+      slides[index].scrollIntoView();
     }
   }
   gallery.before(list);
   show(0);
-  addEventListener("hashchange", follow);
-  follow();
+  addEventListener("hashchange", followHash);
+  followHash();
 }
 
 slides.forEach(png);

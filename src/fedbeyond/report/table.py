@@ -1,4 +1,4 @@
-"""From result lines to a table: a selection rule picks one round of each run, seeds become mean ± std."""
+"""Tables from result lines: a selection rule picks one round of each run; seeds become mean ± std."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import mean, stdev
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from ..errors import ConfigError, nearest
 from ..evaluation.cautions import majority_rate
-from ..evaluation.rules import CAPTIONS, RULES, own_rule, unseen
-from ..evaluation.selection import Line, class_counts, over_sources, undefined
+from ..evaluation.rules import CAPTIONS, RULES, configured_rule, unseen
+from ..evaluation.selection import Line, class_counts, is_undefined, source_mean
 from ..spec import unseen_domains
 from . import layout
 
-METRICS = {  # as result lines name them, and as captions do
+METRICS = {  # name in result lines: name in captions
     "accuracy": "accuracy",
     "balanced_accuracy": "balanced accuracy",
     "f1": "F1 (mean over classes)",
@@ -29,7 +29,7 @@ WHERE = {
 
 
 class Table(NamedTuple):
-    """The line that a rule picks of every run, and the numbers in percent that they hold."""
+    """The result line that a rule picks from every run, and the scores of these lines in percent."""
 
     rule: str
     methods: tuple[str, ...]
@@ -38,51 +38,55 @@ class Table(NamedTuple):
     unfinished: int
     metric: str = "accuracy"
     where: str = "unseen"
-    one_class: tuple[str, ...] = ()  # domains, or clients, whose samples have one class, for which there is no AUC
+    one_class: tuple[str, ...] = ()  # domains, or clients, whose samples have one class: no AUC
 
     @property
-    def measured(self) -> tuple[str, ...]:
-        """The unseen domains that have the metric."""
+    def scored_targets(self) -> tuple[str, ...]:
+        """Return the unseen domains on which the metric is defined."""
         return tuple(target for target in self.targets if self.where == "own" or target not in self.one_class)
 
     @property
     def seeds(self) -> list[int]:
-        """All seeds of any run."""
+        """Return the seeds of all runs."""
         return sorted({seed for _, _, seed in self.picked})
 
-    def on(self, method: str, target: str) -> list[float]:
-        """Accuracies on one unseen domain, one a seed; none if the metric is undefined there."""
-        if target not in self.measured:
+    def scores(self, method: str, target: str) -> list[float]:
+        """Return the scores on an unseen domain, one for each seed; none if the metric is undefined there."""
+        if target not in self.scored_targets:
             return []
-        return [self.one(method, target, seed) for seed in self.seeds if (method, target, seed) in self.picked]
+        return [self.score(method, target, seed) for seed in self.seeds if (method, target, seed) in self.picked]
 
-    def one(self, method: str, target: str, seed: int) -> float:
-        """What a run reached on an unseen domain (or on its sites' own tests), in percent."""
+    def score(self, method: str, target: str, seed: int) -> float:
+        """Return the score of a run on an unseen domain (or on its sites' in-domain tests), in percent."""
         line = self.picked[method, target, seed]
-        return 100 * (unseen(line, target, self.metric) if self.where == "unseen" else own(line, self.metric))
+        return 100 * (
+            unseen(line, target, self.metric) if self.where == "unseen" else in_domain_score(line, self.metric)
+        )
 
     def average(self, method: str) -> list[float]:
-        """Means over all unseen domains that have the metric, one a seed that has them all."""
-        if not self.measured:
+        """Return the mean over all scored targets, one for each seed that has all targets."""
+        if not self.scored_targets:
             return []
-        whole = [seed for seed in self.seeds if all((method, target, seed) in self.picked for target in self.targets)]
-        return [mean(self.one(method, target, seed) for target in self.measured) for seed in whole]
+        complete = [
+            seed for seed in self.seeds if all((method, target, seed) in self.picked for target in self.targets)
+        ]
+        return [mean(self.score(method, target, seed) for target in self.scored_targets) for seed in complete]
 
     @property
-    def what(self) -> str:
-        """What is measured."""
+    def measure(self) -> str:
+        """Name the metric and the data it is measured on."""
         return f"{METRICS[self.metric]} on {WHERE[self.where]} (%)"
 
     @property
-    def chosen(self) -> str:
-        """By which rule a round of a run was chosen."""
+    def selection(self) -> str:
+        """Describe the rule that chose a round of each run."""
         return CAPTIONS[self.rule]
 
     @property
     def caption(self) -> str:
-        """What the numbers are."""
-        counts = {len(self.on(method, target)) for method in self.methods for target in self.measured}
-        many = f"mean ± standard deviation over {'up to ' if len(counts) > 1 else ''}{max(counts, default=0)} seeds"
+        """Describe the numbers."""
+        counts = {len(self.scores(method, target)) for method in self.methods for target in self.scored_targets}
+        seeds = f"mean ± standard deviation over {'up to ' if len(counts) > 1 else ''}{max(counts, default=0)} seeds"
         note = f"; {self.unfinished} unfinished runs left out" if self.unfinished else ""
         settings = {line["setting"] for line in self.picked.values()}
         if len(settings) > 1:
@@ -91,62 +95,63 @@ class Table(NamedTuple):
             note += f"; no AUC where samples have one class ({', '.join(self.one_class)}): left out of averages"
         note += statistics_note(self.picked.values())
         once = max(counts, default=0) < 2
-        what = self.what[0].upper() + self.what[1:]
-        return f"{what}, {self.chosen}, {'one seed' if once else many}{note}"
+        measure = self.measure[0].upper() + self.measure[1:]
+        return f"{measure}, {self.selection}, {'one seed' if once else seeds}{note}"
 
 
 def statistics_note(lines: Collection[Line]) -> str:
-    """Say how BatchNorm statistics were made, where runs have them both averaged and re-estimated."""
-    for made, marked in (("averaged", "statistics"), ("re-estimated", "scores_average")):
-        many = sum(marked in line for line in lines)
-        if many:
-            return f"; BatchNorm statistics {made}{'' if many == len(lines) else ' where a run has both'}"
+    """State how BatchNorm statistics were computed, if runs have them both averaged and re-estimated."""
+    for policy, key in (("averaged", "statistics"), ("re-estimated", "scores_average")):
+        count = sum(key in line for line in lines)
+        if count:
+            return f"; BatchNorm statistics {policy}{'' if count == len(lines) else ' where a run has both'}"
     return ""
 
 
-def own(line: Line, metric: str = "accuracy") -> float:
-    """Accuracy (or another metric) on the images that sites kept apart: the mean over their domains."""
+def in_domain_score(line: Line, metric: str = "accuracy") -> float:
+    """Return accuracy (or another metric) on the sites' in-domain test images: the mean over their domains."""
     try:
-        return over_sources(line, "own_test", metric)
+        return source_mean(line, "local_test", metric)
     except KeyError as error:
         raise ConfigError(
             f"the results of {line['method']}, {line['target']} unseen, hold no in-domain {error.args[0]}; run with "
-            "train.test = 0.1 (a share of each site's images) to have one, or choose another --metric"
+            "train.test = 0.1 (a share of each site's images) to get one, or choose another --metric"
         ) from None
 
 
-def runs(lines: Iterable[Line]) -> dict[tuple[str, str, int], list[Line]]:
-    """The lines of each run, in the order of rounds."""
-    found: dict[tuple[str, str, int], dict[int, Line]] = {}
+def group_runs(lines: Iterable[Line]) -> dict[tuple[str, str, int], list[Line]]:
+    """Group lines by run, in the order of rounds."""
+    groups: dict[tuple[str, str, int], dict[int, Line]] = {}
     for line in lines:
         key = (line["method"], line["target"], line["seed"])
-        first = next(iter(found.setdefault(key, {}).values()), line)
+        first = next(iter(groups.setdefault(key, {}).values()), line)
         if first["setting"] != line["setting"]:
             raise ConfigError(
                 f"{key[0]}, {key[1]} unseen, seed {key[2]} was run under two settings "
                 f"({first['setting']}, {line['setting']}); report their folders one by one"
             )
-        if found[key].setdefault(line["round"], line) != line:
+        if groups[key].setdefault(line["round"], line) != line:
             raise ConfigError(
-                f"{key[0]}, {key[1]} unseen, seed {key[2]}: two different results for round {line['round']}"
+                f"{key[0]}, {key[1]} unseen, seed {key[2]}: two different results for round {line['round']}; "
+                "report their folders one by one"
             )
-    return {key: [rounds[number] for number in sorted(rounds)] for key, rounds in found.items()}
+    return {key: [rounds[number] for number in sorted(rounds)] for key, rounds in groups.items()}
 
 
 def tabulate(lines: Iterable[Line], rule: str | None = None, metric: str = "accuracy", where: str = "unseen") -> Table:
-    """The table of all finished runs under a selection rule; none given: the rule of the runs' own train.select."""
+    """Make the table of all finished runs with a selection rule; by default the rule of the runs' train.select."""
     if rule is not None and rule not in RULES:
         raise ConfigError(f"selection rule {rule!r} is not known; {nearest(rule, RULES)}")
     if metric not in METRICS:
         raise ConfigError(f"metric {metric!r} is not known; {nearest(metric, METRICS)}")
     if where not in WHERE:
         raise ConfigError(f"--on {where} is not known; {nearest(where, WHERE)}")
-    every = runs(lines)
+    every = group_runs(lines)
     done = {key: run for key, run in every.items() if len(run) == run[-1]["rounds"]}
-    rule = rule or own_rule(done.values())
+    rule = rule or configured_rule(done.values())
     picked: dict[tuple[str, str, int], Line] = {}
     for (method, target, seed), run in done.items():
-        for domain in unseen_domains(target):  # several, if they were left out at once
+        for domain in unseen_domains(target):  # several, if left out together
             line = RULES[rule](run)
             other = picked.setdefault((method, domain, seed), line)["target"]
             if other != target:
@@ -154,56 +159,57 @@ def tabulate(lines: Iterable[Line], rule: str | None = None, metric: str = "accu
                     f"{method}, seed {seed}: {domain} was unseen in two runs ({other}; {target}); report one by one"
                 )
     methods, targets = tuple(dict.fromkeys(key[0] for key in picked)), tuple(dict.fromkeys(key[1] for key in picked))
-    alone = one_class(picked, metric, where)
-    return Table(rule, methods, targets, picked, len(every) - len(done), metric, where, alone)
+    undefined_on = one_class(picked, metric, where)
+    return Table(rule, methods, targets, picked, len(every) - len(done), metric, where, undefined_on)
 
 
 def one_class(picked: Mapping[tuple[str, str, int], Line], metric: str, where: str) -> tuple[str, ...]:
     """List the domains (in-domain: the clients) on which a metric is undefined because their samples have one class."""
-    part, found = "test" if where == "unseen" else "own_test", dict[str, None]()
+    part, names = "test" if where == "unseen" else "local_test", dict[str, None]()
     for (_, target, _), line in picked.items():
         for name, splits in line["scores"].items():
-            if (name == target or where == "own") and part in splits and undefined(splits[part], metric):
-                found[name] = None
-    return tuple(found)
+            if (name == target or where == "own") and part in splits and is_undefined(splits[part], metric):
+                names[name] = None
+    return tuple(names)
 
 
-def usual(table: Table) -> str:
-    """The method that others are compared with if none is named: fedavg, or the first there is."""
+def default_baseline(table: Table) -> str:
+    """Return the method that others are compared with by default: fedavg, or else the first method."""
     return next((name for name in ("fedavg", *table.methods) if name in table.methods), "")
 
 
 def best_first(table: Table) -> list[str]:
-    """The methods, the best first; those that lack an unseen domain come last."""
-    sign = 1 if table.metric == "calibration_error" else -1  # less is better, or more is
+    """Return the methods, best first; methods without scores on all unseen domains come last."""
+    sign = 1 if table.metric == "calibration_error" else -1  # for the error, less is better
 
-    def place(method: str) -> tuple[bool, float]:
-        found = [value for target in table.measured for value in table.on(method, target)]
-        return not all(table.on(method, target) for target in table.measured), sign * mean(found) if found else 0.0
+    def order(method: str) -> tuple[bool, float]:
+        values = [value for target in table.scored_targets for value in table.scores(method, target)]
+        incomplete = not all(table.scores(method, target) for target in table.scored_targets)
+        return incomplete, sign * mean(values) if values else 0.0
 
-    return sorted(table.methods, key=place)
+    return sorted(table.methods, key=order)
 
 
 def number(values: Sequence[float], plusminus: str = " ± ") -> str:
-    """Mean ± std, as precisely as accuracies deserve."""
+    """Format mean ± std with one decimal."""
     if not values:
         return "-"
     return f"{mean(values):.1f}" + (f"{plusminus}{stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def rows(table: Table, plusminus: str = " ± ") -> list[list[str]]:
-    """Header and body as strings."""
+    """Return head and body as strings."""
     body = []
     for method in table.methods:
-        values = [*(table.on(method, target) for target in table.targets), table.average(method)]
+        values = [*(table.scores(method, target) for target in table.targets), table.average(method)]
         body.append([method, *(number(each, plusminus) for each in values)])
     return [["method", *table.targets, "average"], *body, *majority_rows(table, table.targets)]
 
 
 def majority_rows(table: Table, targets: Sequence[str]) -> list[list[str]]:
-    """Make the row that accuracies are to be compared with: always predicting the most frequent class.
+    """Return a reference row for accuracies: always predicting the most frequent class.
 
-    None for other metrics, or where result lines hold no confusion matrices.
+    Return no row for other metrics, or if result lines hold no confusion matrices.
     """
     if (table.metric, table.where) != ("accuracy", "unseen"):
         return []
@@ -220,25 +226,25 @@ def majority_rows(table: Table, targets: Sequence[str]) -> list[list[str]]:
 
 
 def text(table: Table) -> str:
-    """For a terminal."""
+    """Format the table for a terminal."""
     return layout.text(rows(table), table.caption)
 
 
 def markdown(table: Table) -> str:
-    """For a README."""
+    """Format the table as Markdown."""
     return layout.markdown(rows(table), table.caption)
 
 
 def latex(table: Table) -> str:
-    """For a paper that uses booktabs."""
+    """Format the table as LaTeX with booktabs."""
     return layout.latex(rows(table, r" \pm "), table.caption)
 
 
 def csv(table: Table) -> str:
-    """For other programs: every number behind the table, with the round it was picked from."""
+    """Format every number behind the table as CSV, with the round it was picked from."""
     lines = [f"method,target,seed,round,{table.metric}"]
     for (method, target, seed), line in table.picked.items():
         quoted = ",".join('"' + text.replace('"', '""') + '"' for text in (method, target))
-        value = f"{table.one(method, target, seed):.4f}" if target in table.measured else ""
+        value = f"{table.score(method, target, seed):.4f}" if target in table.scored_targets else ""
         lines.append(f"{quoted},{seed},{line['round']},{value}")
     return "\n".join(lines) + "\n"

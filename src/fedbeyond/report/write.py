@@ -1,4 +1,4 @@
-"""A report written: a table or a page, to a file or to the terminal."""
+"""Write a report: a table or a page, to a file or to the terminal."""
 
 import gc
 import sys
@@ -9,13 +9,14 @@ from pathlib import Path
 from .._io import write
 from ..errors import ConfigError, nearest
 from ..evaluation import cautions
+from ..evaluation.selection import Line
 from ..experiment import results
-from . import beside, cost, layout, statistics, table
+from . import cost, layout, paper_comparison, statistics, table
 
 
 @contextmanager
-def all_kept() -> Iterator[None]:
-    """No garbage is looked for: result lines are very many small things that all stay, and looking takes seconds."""
+def without_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection: result lines are many small objects that stay, and scanning them takes seconds."""
     gc.disable()
     try:
         yield
@@ -23,7 +24,7 @@ def all_kept() -> Iterator[None]:
         gc.enable()
 
 
-@all_kept()
+@without_garbage_collection()
 def write_report(
     runs: list[Path],
     select: str | None,
@@ -36,42 +37,53 @@ def write_report(
     where: str = "unseen",
     figures: Path | None = None,
     batchnorm: str | None = None,
+    lines: list[Line] | None = None,
 ) -> None:
-    """A table or page of runs, perhaps beside a paper's numbers or a baseline's, to a file or to the terminal."""
+    """Write a table or page of runs; optionally with a paper's numbers, differences to a baseline, costs, figures.
+
+    `lines` are the result lines of the runs, if they have been loaded already.
+    """
     styles = {"text": table.text, "markdown": table.markdown, "latex": table.latex, "csv": table.csv}
-    paired = {"text": beside.text, "markdown": beside.markdown, "latex": beside.latex, "csv": beside.as_csv}
+    paper_styles = {
+        "text": paper_comparison.text,
+        "markdown": paper_comparison.markdown,
+        "latex": paper_comparison.latex,
+        "csv": paper_comparison.as_csv,
+    }
     if style not in (*styles, "html"):
         raise ConfigError(f"format {style!r} is not known; {nearest(style, [*styles, 'html'])}")
     if batchnorm not in (None, "average"):
         raise ConfigError(
             f"--batchnorm {batchnorm} is not known; give average, or leave it out for the runs' own scores"
         )
-    lines = results.load(runs)
+    lines = results.load(runs) if lines is None else lines
     lines = results.averaged(lines) if batchnorm else lines
-    found = table.tabulate(lines, select, metric, where)
+    ours = table.tabulate(lines, select, metric, where)
     if where == "own" and (paper or style == "html"):
-        what = "a paper's numbers are" if paper else "the page is"
-        raise ConfigError(f"--on own makes a table of its own, and {what} of unseen domains; leave one of them out")
-    both = beside.beside(found, paper) if paper else None
+        option = f"--beside {paper}" if paper else "--format html"
+        raise ConfigError(
+            f"--on own cannot be combined with {option}, which is for unseen domains; leave out one of them"
+        )
+    comparison = paper_comparison.compare_with_paper(ours, paper) if paper else None
     folders = [path for path in runs if path.is_dir()]
     if style == "html" or figures:
-        from . import gallery, made
+        from . import gallery, provenance
 
-        classes = made.class_names(made.made(folders).configs)
-        drawn = gallery.figures(lines, found, baseline or table.usual(found), classes)
+        classes = provenance.class_names(provenance.read_provenance(folders).configs)
+        drawn = gallery.figures(lines, ours, baseline or table.default_baseline(ours), classes)
     if style == "html":
         from .page import page
 
-        content = page(lines, found, both, baseline, results.times(runs), folders, drawn)
+        content = page(lines, ours, comparison, baseline, results.times(runs), folders, drawn)
         out = out or Path("report.html")
     else:
-        content = paired[style](both) if both else styles[style](found)
+        content = paper_styles[style](comparison) if comparison else styles[style](ours)
     draw = {"text": layout.text, "markdown": layout.markdown, "latex": layout.latex}.get(style)
     if baseline and draw:
-        content += "\n" + draw(statistics.rows(found, baseline), statistics.caption(found, baseline))
+        content += "\n" + draw(statistics.rows(ours, baseline), statistics.caption(ours, baseline))
     if costs and draw:
         content += "\n" + draw(cost.rows(lines, results.times(runs)), cost.CAPTION)
-    content += warned(cautions.of_runs(found.picked), style)
+    content += format_warnings(cautions.run_warnings(ours.picked), style)
     if out is None:
         sys.stdout.write(content)
     else:
@@ -80,16 +92,18 @@ def write_report(
     if figures:
         from .figure import save
 
-        for one in drawn:
-            save(one, figures)
-        print(f"figures: {', '.join(one.name for one in drawn) or 'none'} in {figures.resolve()}", file=sys.stderr)
+        for figure in drawn:
+            save(figure, figures)
+        print(
+            f"figures: {', '.join(figure.name for figure in drawn) or 'none'} in {figures.resolve()}", file=sys.stderr
+        )
 
 
-def warned(warnings: list[str], style: str) -> str:
-    """Print warnings under a table; the page has a place of its own for them, and CSV holds numbers alone."""
+def format_warnings(warnings: list[str], style: str) -> str:
+    """Format warnings for the end of a table; the page shows them itself, and CSV holds only numbers."""
     lines = {
-        "text": cautions.wrapped(warnings),
+        "text": cautions.wrap_warnings(warnings),
         "markdown": [f"- **warning:** {warning}" for warning in warnings],
-        "latex": [f"% {line}" for line in cautions.wrapped(warnings)],
+        "latex": [f"% {line}" for line in cautions.wrap_warnings(warnings)],
     }.get(style, [])
     return "".join(f"{line}\n" for line in ["", *lines]) if lines else ""

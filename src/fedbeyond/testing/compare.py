@@ -1,4 +1,4 @@
-"""Compare trees; what differs breaks a law."""
+"""Compare trees, and raise `LawBroken` where they differ."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from ..tree import Tree
 
 
 class LawBroken(AssertionError):
-    """A method does what no method may do."""
+    """A method breaks one of the laws."""
 
 
 def ensure_equal(got: Tree, want: Tree, complaint: str) -> None:
@@ -20,7 +20,7 @@ def ensure_equal(got: Tree, want: Tree, complaint: str) -> None:
 
 
 def ensure_close(got: Tree, want: Tree, complaint: str) -> None:
-    """Raise `LawBroken` unless two trees are equal but for rounding."""
+    """Raise `LawBroken` unless two trees are equal up to rounding."""
 
     def compare(a: Tensor, b: Tensor) -> None:
         if not torch.allclose(a, b, rtol=1e-3, atol=1e-4):

@@ -1,4 +1,4 @@
-"""Federations that go wrong on purpose, and one that passes everything through bytes."""
+"""Federations with a faulty site, and a federation that sends everything as bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,82 +12,84 @@ from ..client import Client
 from ..engine.protocol import Federation
 from ..engine.simulator import Simulator
 from ..experiment.checkpoint import pack, unpack
-from ..server import Failure, Post, Reply, Request
+from ..server import Envelope, Failure, Reply, Request
 from ..site import Site
 from ..tree import Tree
 
 Fault = Literal["absent", "raises", "stalls", "NaN", "wrong shape", "another name"]
 FAULTS: tuple[Fault, ...] = ("raises", "stalls", "NaN", "wrong shape", "another name")
-FAULTY = "north"  # the toy site that goes wrong
+FAULTY = "north"  # the faulty toy site
 
 
 @dataclass(frozen=True)
 class Faulty:
-    """A federation in which one site goes wrong in one round, in its answers to one kind of request or to all.
+    """A federation in which one site is faulty in one round, in its replies to one kind of request or to all kinds.
 
-    `absent` is what every fault should amount to.
+    Every fault should have the same effect as the fault `absent`.
     """
 
     inner: Simulator
     site: str
     round: int
     fault: Fault
-    kind: str = ""  # all
+    kind: str = ""  # empty: all kinds
 
     @property
     def clients(self) -> tuple[str, ...]:
         return self.inner.clients
 
-    def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]:
-        here = post.round == self.round and self.kind in ("", request.kind)
-        if not here or self.site not in request.to:
-            return self.inner.ask(request, post)
+    def ask(self, request: Request, envelope: Envelope) -> Mapping[str, Reply | Failure]:
+        active = envelope.round == self.round and self.kind in ("", request.kind)
+        if not active or self.site not in request.to:
+            return self.inner.ask(request, envelope)
         others = request._replace(to=tuple(name for name in request.to if name != self.site))
-        answers = self.inner.ask(others, post)
+        replies = self.inner.ask(others, envelope)
         if self.fault == "raises":
-            answers[self.site] = Failure(self.site, "RuntimeError: out of memory")
-        elif self.fault != "absent":  # it trains and wants to keep what it learnt, but its answer is of no use
-            answer = self.inner.ask(request._replace(to=(self.site,)), post)[self.site]
-            answers[self.site] = spoil(answer, self.fault, next(n for n in self.clients if n != self.site))
-        return answers
+            replies[self.site] = Failure(self.site, "RuntimeError: out of memory")
+        elif self.fault != "absent":  # the site trains and has a pending state, but its reply is not usable
+            reply = self.inner.ask(request._replace(to=(self.site,)), envelope)[self.site]
+            replies[self.site] = spoil(reply, self.fault, next(n for n in self.clients if n != self.site))
+        return replies
 
 
-def spoil(answer: Reply | Failure, fault: Fault, other: str) -> Reply | Failure:
-    """A good answer made useless."""
-    if isinstance(answer, Failure) or fault == "stalls":
-        return Failure(answer.client, "no answer within the deadline")
+def spoil(reply: Reply | Failure, fault: Fault, other: str) -> Reply | Failure:
+    """Return an unusable version of a good reply."""
+    if isinstance(reply, Failure) or fault == "stalls":
+        return Failure(reply.client, "no answer within the deadline")
     if fault == "another name":
-        return answer._replace(client=other)
+        return reply._replace(client=other)
     wrong = {"NaN": lambda leaf: torch.full_like(leaf, torch.nan if leaf.is_floating_point() else -1)}
     change = wrong.get(fault, lambda leaf: leaf[None])
-    return answer._replace(body=tree.map(change, answer.body))
+    return reply._replace(body=tree.map(change, reply.body))
 
 
-class Remembering(Simulator):
-    """A simulator whose sound sites are asked the same thing, in the same state, only once; the faulty one always."""
+class CachingSimulator(Simulator):
+    """A simulator that reuses replies of sound sites to the same request in the same state."""
 
-    def __init__(self, client: Client, sites: list[Site], heard: dict[bytes, tuple[Reply, Tree]]) -> None:
+    def __init__(self, client: Client, sites: list[Site], cache: dict[bytes, tuple[Reply, Tree]]) -> None:
         super().__init__(client, sites)
-        self.heard = heard
+        self.cache = cache
 
-    def ask(self, request: Request, post: Post) -> dict[str, Reply | Failure]:
-        sound = {name: self._key(name, request, post) for name in request.to if name != FAULTY}
-        fresh = super().ask(request._replace(to=tuple(n for n in request.to if sound.get(n) not in self.heard)), post)
+    def ask(self, request: Request, envelope: Envelope) -> dict[str, Reply | Failure]:
+        sound = {name: self._key(name, request, envelope) for name in request.to if name != FAULTY}
+        replies = super().ask(
+            request._replace(to=tuple(n for n in request.to if sound.get(n) not in self.cache)), envelope
+        )
         for name, key in sound.items():
-            if key in self.heard:
-                fresh[name], self.slots[name] = self.heard[key]
-            elif isinstance(reply := fresh[name], Reply):
-                self.heard[key] = (reply, self.slots[name])
-        return fresh
+            if key in self.cache:
+                replies[name], self.client_states[name] = self.cache[key]
+            elif isinstance(reply := replies[name], Reply):
+                self.cache[key] = (reply, self.client_states[name])
+        return replies
 
-    def _key(self, name: str, request: Request, post: Post) -> bytes:
-        state = tree.digest({"body": request.body, "slots": self.slots[name]})
-        return f"{name} {request.kind} {post} ".encode() + state
+    def _key(self, name: str, request: Request, envelope: Envelope) -> bytes:
+        state = tree.digest({"body": request.body, "clients": self.client_states[name]})
+        return f"{name} {request.kind} {envelope} ".encode() + state
 
 
 @dataclass(frozen=True)
 class Wire:
-    """A federation whose requests and replies cross as bytes and arrive in any order."""
+    """A federation whose requests and replies are sent as bytes and arrive in a random order."""
 
     inner: Federation
     seed: int = 0
@@ -96,15 +98,15 @@ class Wire:
     def clients(self) -> tuple[str, ...]:
         return self.inner.clients
 
-    def ask(self, request: Request, post: Post) -> Mapping[str, Reply | Failure]:
-        order = Random(f"{self.seed}/{post.ticket}").sample(request.to, len(request.to))
-        answers: dict[str, Reply | Failure] = {}
+    def ask(self, request: Request, envelope: Envelope) -> Mapping[str, Reply | Failure]:
+        order = Random(f"{self.seed}/{envelope.ticket}").sample(request.to, len(request.to))
+        replies: dict[str, Reply | Failure] = {}
         for name in order:
-            answer = self.inner.ask(Request(request.kind, across(request.body), (name,)), post)[name]
-            answers[name] = answer if isinstance(answer, Failure) else answer._replace(body=across(answer.body))
-        return answers
+            reply = self.inner.ask(Request(request.kind, through_bytes(request.body), (name,)), envelope)[name]
+            replies[name] = reply if isinstance(reply, Failure) else reply._replace(body=through_bytes(reply.body))
+        return replies
 
 
-def across(body: Tree) -> Tree:
-    """A tree as it arrives after a journey as bytes."""
+def through_bytes(body: Tree) -> Tree:
+    """Encode a tree as bytes and decode it again."""
     return unpack(pack(body))

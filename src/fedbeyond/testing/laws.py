@@ -1,7 +1,7 @@
-"""The laws that every method and every composition obeys; run them over your own with `check`.
+"""The laws that every method and every composition obeys; check your own method with `check_method`.
 
-A law takes a function that makes the method, so that a method which remembers something outside its trees is found
-out. It raises `LawBroken`, saying what was broken.
+A law takes a function that returns the method, so that it can detect a method with state outside its trees. It raises
+`LawBroken` with the reason.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ from ..engine.simulator import Simulator
 from ..errors import FederationError
 from ..method import Method
 from ..methods.fedavg import fedavg
-from ..server import Failure, Post, Reply, Request, Round, Shelf, by_size, uniform
+from ..server import Envelope, Failure, ModelStore, Reply, Request, Round, by_size, uniform
 from ..tree import Tree
 from . import toy
 from .compare import LawBroken, ensure_close, ensure_equal
-from .faults import FAULTS, FAULTY, Fault, Faulty, Remembering, Wire, across
-from .reordered import backwards, blended
+from .faults import FAULTS, FAULTY, CachingSimulator, Fault, Faulty, Wire, through_bytes
+from .reordered import with_mean_replies, with_reversed_replies
 from .statistics import ensure_reestimable
 
 Factory = Callable[[], Method]
@@ -42,165 +42,165 @@ def simulate(
     asked: int | None = None,
     quorum: int | None = None,
 ) -> tuple[Tree, list[dict[str, Any]]]:
-    """A few rounds on the toy sites, all or `asked` of them in each: the last state, and what happened."""
+    """Run a few rounds on the toy sites, all or `asked` of them per round; return the last state and the round log."""
     federation = federation or Simulator(method.client, toy.sites(method, sizes))
-    clients, gate, minutes, shelf = federation.clients, toy.gate(method, sizes, quorum), [], Shelf()
+    clients, gate, round_log, store = federation.clients, toy.gate(method, sizes, quorum), [], ModelStore()
     state = start(method, clients, toy.shared(method))
     for number in range(rounds):
-        now = Round(number, rounds, participants(clients, asked, 0, number), clients, shelf=shelf)
-        state, happened = play(method, state, now, federation, gate)
-        minutes.append(happened)
-    return state, minutes
+        now = Round(number, rounds, participants(clients, asked, 0, number), clients, store=store)
+        state, record = play(method, state, now, federation, gate)
+        round_log.append(record)
+    return state, round_log
 
 
 class Reference(NamedTuple):
-    """An undisturbed run, to compare others with."""
+    """A run without faults, to compare others with."""
 
     state: Tree
-    minutes: list[dict[str, Any]]
-    slots: Tree
+    round_log: list[dict[str, Any]]
+    client_states: Tree
     method: Method
 
 
 @lru_cache(maxsize=16)
 def reference(make: Factory) -> Reference:
-    """The undisturbed run of a method, played once for all its laws."""
+    """Run a method without faults, once for all its laws."""
     method = make()
     federation = simulator(method)
-    return Reference(*simulate(method, federation=federation), federation.slots, method)
+    return Reference(*simulate(method, federation=federation), federation.client_states, method)
 
 
 def simulator(method: Method) -> Simulator:
-    """The toy sites in one process."""
+    """Return a simulator of the toy sites."""
     return Simulator(method.client, toy.sites(method))
 
 
 def deterministic(make: Factory) -> None:
-    """Two runs with one seed are equal, bit for bit, though the method has been used before."""
+    """Require that two runs with one seed are bitwise equal, also if the method has been used before."""
     first, _, _, method = reference(make)
-    ensure_equal(first, simulate(method)[0], "a second run of the same method gives other numbers")
+    ensure_equal(first, simulate(method)[0], "a second run of the same method gives different numbers")
     if not all(bool(torch.isfinite(leaf).all()) for leaf in tree.leaves(first)):
         raise LawBroken("the state has numbers that are not finite")
 
 
 def storable(make: Factory) -> None:
-    """States are trees that files and wires can carry: flattened and restored they are the same."""
-    state, _, slots, _ = reference(make)
-    for what, one in (("server", state), *slots.items()):
+    """Require that states are trees that files and messages can hold: flatten and restore gives the same tree."""
+    state, _, client_states, _ = reference(make)
+    for owner, owned in (("server", state), *client_states.items()):
         try:
-            restored = tree.unflatten(tree.flatten(one))
+            restored = tree.unflatten(tree.flatten(owned))
         except (AttributeError, TypeError, ValueError) as error:
-            raise LawBroken(f"the state of {what} cannot be flattened: {error}") from None
-        ensure_equal(restored, one, f"the state of {what} does not survive flattening")
+            raise LawBroken(f"the state of {owner} cannot be flattened: {error}") from None
+        ensure_equal(restored, owned, f"the state of {owner} changes when it is flattened and restored")
 
 
 def resumable(make: Factory) -> None:
-    """Stopping, writing, reading and going on equals not stopping, though sites went on while the server stopped."""
+    """Require that a resumed run equals an uninterrupted one, also if the server stopped in the middle of a round."""
     want, method = reference(make).state, make()
-    several = len({left.request for left in reference(make).minutes[-1]["left"]}) > 1
+    several = len({entry.request for entry in reference(make).round_log[-1]["ledger"]}) > 1
     federation = simulator(method)
-    state, shelf = start(method, federation.clients, toy.shared(method)), Shelf()
+    state, store = start(method, federation.clients, toy.shared(method)), ModelStore()
     for number in range(ROUNDS):
         if number == ROUNDS - 1:
-            method, slots = make(), federation.slots
-            federation, state = simulator(method), across(state)
-            federation.slots = {name: across(kept) for name, kept in slots.items()}
-            shelf = Shelf({entry: across(put) for entry, put in shelf.entries.items()})
-        now = Round(number, ROUNDS, federation.clients, federation.clients, shelf=shelf)
-        if number == ROUNDS - 1 and (several or shelf.entries):  # the server stops before it has written this round
+            method, client_states = make(), federation.client_states
+            federation, state = simulator(method), through_bytes(state)
+            federation.client_states = {name: through_bytes(owned) for name, owned in client_states.items()}
+            store = ModelStore({entry: through_bytes(stored) for entry, stored in store.entries.items()})
+        now = Round(number, ROUNDS, federation.clients, federation.clients, store=store)
+        if number == ROUNDS - 1 and (several or store.entries):  # the server stops before it saves this round
             play(method, state, now, federation, toy.gate(method))
         state, _ = play(method, state, now, federation, toy.gate(method))
-    ensure_equal(state, want, "a run that was stopped and resumed gives other numbers")
+    ensure_equal(state, want, "a run that was stopped and resumed gives different numbers")
 
 
 def portable(make: Factory) -> None:
-    """Bytes on a wire, answers in any order: the same numbers as in one process."""
+    """Require that a run with messages as bytes, in any order, equals a run in one process."""
     want, method = reference(make).state, make()
     got = simulate(method, federation=Wire(simulator(method)))[0]
-    ensure_equal(got, want, "sent as bytes, in another order, the run gives other numbers")
+    ensure_equal(got, want, "sent as bytes, in another order, the run gives different numbers")
 
 
 def symmetric(make: Factory) -> None:
-    """The order of the clients does not matter, but for rounding."""
-    got = simulate(backwards(make()))[0]
-    ensure_close(got, reference(make).state, "with replies in the opposite order the run gives other numbers")
+    """Require that the order of the clients does not matter, up to rounding."""
+    got = simulate(with_reversed_replies(make()))[0]
+    ensure_close(got, reference(make).state, "with replies in reverse order the run gives different numbers")
 
 
 def summable(make: Factory) -> None:
-    """A server that says it needs sums alone ends at the same, but for rounding, if each reply is the mean of all."""
-    if not make().sums:
+    """Require of `linear_aggregation` the same result, up to rounding, if each reply is the mean of all replies."""
+    if not make().linear_aggregation:
         return
     for even in (False, True):
-        with suppress(LawBroken, LookupError):  # a weighting may look for a reply where nothing is
-            return ensure_close(simulate(blended(make(), even))[0], reference(make).state, "other numbers")
-    raise LawBroken("it says that it needs sums alone, but without single replies the run gives other numbers")
+        with suppress(LawBroken, LookupError):  # a weighting may need an entry that the empty replies lack
+            return ensure_close(simulate(with_mean_replies(make(), even))[0], reference(make).state, "different")
+    raise LawBroken("it declares linear_aggregation, but without single replies the run gives different numbers")
 
 
 def sampled(make: Factory) -> None:
-    """Rounds that ask some of the sites, one of which may fail, go on and are as deterministic."""
-    if make().pooled:  # one site: there are no others to go on with
+    """Require that rounds with some of the sites, one of which may fail, complete and are deterministic."""
+    if make().pooled:  # there is only one site
         return
     clients, rounds = tuple(sorted(toy.SIZES)), 4
     late = next(number for number in range(2, rounds) if FAULTY in participants(clients, 2, 0, number))
 
-    def some(wire: bool) -> Tree:
+    def run(wire: bool) -> Tree:
         method = make()
         federation: Federation = Faulty(simulator(method), FAULTY, late, "stalls")
         return simulate(method, rounds, Wire(federation) if wire else federation, asked=2, quorum=1)[0]
 
     try:
-        ensure_equal(some(wire=True), some(wire=False), "with some sites a round, another order gives other numbers")
+        ensure_equal(run(wire=True), run(wire=False), "with some sites a round, another order gives different numbers")
         simulate(make(), rounds, asked=1)
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise LawBroken(f"a round with some of the sites ends in {type(error).__name__}: {error}") from error
+        raise LawBroken(f"a round with some of the sites raises {type(error).__name__}: {error}") from error
 
 
 def pure(make: Factory) -> None:
-    """A handler changes nothing that it was given."""
+    """Require that a handler does not change its arguments."""
     method = make()
-    simulate(method, federation=_Watchful(method.client, toy.sites(method)))
+    simulate(method, federation=_PuritySimulator(method.client, toy.sites(method)))
 
 
 def declared(make: Factory) -> None:
-    """What leaves a site is what the method declares, all of it and nothing else."""
+    """Require that exactly what the method declares leaves a site."""
     method = make()
     try:
-        minutes = reference(make).minutes
+        round_log = reference(make).round_log
     except FederationError as error:
-        raise LawBroken(f"its replies were refused: {error}") from error
-    sent = {(left.request, left.name) for happened in minutes for left in happened["left"]}
-    promised = {(kind, name) for kind, names in method.sends.items() for name in names}
-    if any(len({left[:3] for left in happened["left"]}) < len(happened["left"]) for happened in minutes):
-        raise LawBroken("a site is asked for the same thing twice in a round, which nobody reckons with")
-    if sent != promised:
-        raise LawBroken(f"declared, but never sent: {sorted(promised - sent)}")
+        raise LawBroken(f"its replies were rejected: {error}") from error
+    sent = {(entry.request, entry.name) for record in round_log for entry in record["ledger"]}
+    expected = {(kind, name) for kind, names in method.sends.items() for name in names}
+    if any(len({entry[:3] for entry in record["ledger"]}) < len(record["ledger"]) for record in round_log):
+        raise LawBroken("a site receives the same kind of request twice in a round, which is not supported")
+    if sent != expected:
+        raise LawBroken(f"declared, but never sent: {sorted(expected - sent)}")
 
 
 def fault_tolerant(make: Factory, faults: Sequence[Fault] = FAULTS) -> None:
-    """A site that fails, answers late or answers nonsense changes nothing beyond its own absence."""
+    """Require that a faulty site (error, timeout, unusable reply) has the same effect as an absent site."""
     if make().pooled:
         return
-    before, asked = _Midway(make), {left.request for left in reference(make).minutes[1]["left"]}
-    for kind in make().sends:  # of request: a site may go wrong in a later phase of a round, too
-        number = 1 if kind in asked else 0  # what is asked once, is asked in the first round
-        want = before.with_fault("absent", kind, number)
+    starts, requested = _StartingPoints(make), {entry.request for entry in reference(make).round_log[1]["ledger"]}
+    for kind in make().sends:  # a site may also fail in a later phase of a round
+        number = 1 if kind in requested else 0  # a kind that is requested once is requested in the first round
+        want = starts.with_fault("absent", kind, number)
         for fault in faults:
-            got = before.with_fault(fault, kind, number)
-            ensure_equal(got, want, f"a site that {fault} in round {number} changes more than its absence would")
+            got = starts.with_fault(fault, kind, number)
+            ensure_equal(got, want, f"a faulty site ({fault}) in round {number} changes more than its absence would")
 
 
 def reestimable(make: Factory) -> None:
-    """Re-estimated BatchNorm statistics do not depend on where or in which order sites measure; all else stays."""
+    """Require that re-estimation changes only running statistics, independent of place and order of measurement."""
     ensure_reestimable(make())
 
 
 def alive(make: Factory, against: Sequence[Factory] = ()) -> None:
-    """At its defaults a method differs from FedAvg, weighted and not (a wrapper: from what it wraps, likewise)."""
+    """Require that a method at its defaults differs from FedAvg (a wrapper: from what it wraps), weighted or not."""
     ours = reference(make).state["server"]["model"]["params"]
-    for theirs in [params for base in against or (_plain(make),) for params in _rivals(base)]:
+    for theirs in [params for base in against or (_baseline(make),) for params in _baseline_params(base)]:
         gap = tree.sub(ours, theirs)
         if float(tree.dot(gap, gap).sqrt()) <= 1e-5 * float(tree.dot(theirs, theirs).sqrt()):
-            raise LawBroken("after three rounds its model is that of plain averaging: does it do anything?")
+            raise LawBroken("after three rounds its model equals that of plain averaging: the method has no effect")
 
 
 LAWS: dict[str, Law] = {
@@ -221,68 +221,68 @@ LAWS: dict[str, Law] = {
 }
 
 
-def check(make: Factory, against: Sequence[Factory] = (), laws: Mapping[str, Law] = LAWS) -> None:
-    """Hold a method to every law; raises `LawBroken` at the first it breaks."""
-    every: dict[str, Law] = {**laws, "alive": partial(alive, against=against)}
-    for name, law in every.items():
+def check_method(make: Factory, against: Sequence[Factory] = (), laws: Mapping[str, Law] = LAWS) -> None:
+    """Check a method against every law; raise `LawBroken` at the first law it breaks."""
+    all_laws: dict[str, Law] = {**laws, "alive": partial(alive, against=against)}
+    for name, law in all_laws.items():
         try:
             law(make)
         except LawBroken as broken:
             raise LawBroken(f"{name}: {broken}") from None
 
 
-def _plain(make: Factory) -> Factory:
-    """What makes FedAvg, on the method's own network if that is another than the task's."""
+def _baseline(make: Factory) -> Factory:
+    """Return a factory of FedAvg, with the method's networks if they differ from the task's."""
     method = make()
-    own, usual = (tree.flatten(toy.shared(one)["model"]["params"]) for one in (method, fedavg()))
-    same = own.keys() == usual.keys() and all(own[name].shape == usual[name].shape for name in own)
+    ours, usual = (tree.flatten(toy.shared(each)["model"]["params"]) for each in (method, fedavg()))
+    same = ours.keys() == usual.keys() and all(ours[name].shape == usual[name].shape for name in ours)
     return fedavg if same else lambda: replace(fedavg(), networks=method.networks)
 
 
 @lru_cache(maxsize=64)
-def _rivals(base: Factory) -> list[Tree]:
-    """What becomes of a method's model under each plain weighting, played once for all that are compared with it."""
+def _baseline_params(base: Factory) -> list[Tree]:
+    """Return the trained parameters of a method with its own and with each plain weighting; cached."""
     method = base()
     weighted = [replace(method, weighting=rule) for rule in (by_size, uniform) if method.weighting]
-    return [simulate(one)[0]["server"]["model"]["params"] for one in (method, *weighted)]
+    return [simulate(each)[0]["server"]["model"]["params"] for each in (method, *weighted)]
 
 
-class _Midway:
-    """A run before its first round and after it, from where one can go on again and again."""
+class _StartingPoints:
+    """The states of a run before and after its first round, from which runs with faults can start."""
 
     def __init__(self, make: Factory) -> None:
         method, self.make = make(), make
         federation, self.gate = simulator(method), toy.gate(method)
-        fresh = start(method, federation.clients, toy.shared(method))
-        self.held, shelf = [(fresh, dict(federation.slots), Shelf())], Shelf()
-        self.held.append((self._play(0, method, fresh, federation, shelf), federation.slots, shelf))
-        self.heard: dict[bytes, tuple[Reply, Tree]] = {}
+        initial = start(method, federation.clients, toy.shared(method))
+        self.states, store = [(initial, dict(federation.client_states), ModelStore())], ModelStore()
+        self.states.append((self._play(0, method, initial, federation, store), federation.client_states, store))
+        self.cache: dict[bytes, tuple[Reply, Tree]] = {}
 
     def with_fault(self, fault: Fault, kind: str, first: int) -> Tree:
-        """A round with a fault and the next without."""
-        method, (state, slots, shelf) = self.make(), self.held[first]
-        federation = Remembering(method.client, toy.sites(method), self.heard)
-        federation.slots, shelf = dict(slots), Shelf(dict(shelf.entries))
+        """Run round `first` with a fault and the next round without; return all states."""
+        method, (state, client_states, store) = self.make(), self.states[first]
+        federation = CachingSimulator(method.client, toy.sites(method), self.cache)
+        federation.client_states, store = dict(client_states), ModelStore(dict(store.entries))
         for number in (first, first + 1):
-            state = self._play(number, method, state, Faulty(federation, FAULTY, first, fault, kind), shelf)
-        return {"state": state, "slots": federation.slots}
+            state = self._play(number, method, state, Faulty(federation, FAULTY, first, fault, kind), store)
+        return {"state": state, "clients": federation.client_states}
 
-    def _play(self, number: int, method: Method, state: Tree, federation: Federation, shelf: Shelf) -> Tree:
-        now = Round(number, ROUNDS, federation.clients, federation.clients, shelf=shelf)
+    def _play(self, number: int, method: Method, state: Tree, federation: Federation, store: ModelStore) -> Tree:
+        now = Round(number, ROUNDS, federation.clients, federation.clients, store=store)
         return play(method, state, now, federation, self.gate)[0]
 
 
-class _Watchful(Simulator):
-    """A simulator that looks whether a site's handlers keep their hands off what they were given."""
+class _PuritySimulator(Simulator):
+    """A simulator that raises `LawBroken` if a handler changes its arguments."""
 
-    def ask(self, request: Request, post: Post) -> dict[str, Reply | Failure]:
-        return dict(self._watched(request, post))
+    def ask(self, request: Request, envelope: Envelope) -> dict[str, Reply | Failure]:
+        return dict(self._checked(request, envelope))
 
-    def _watched(self, request: Request, post: Post) -> Iterator[tuple[str, Reply]]:
+    def _checked(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply]]:
         for name in request.to:
-            before = deepcopy({"received": request.body, "private": self.slots[name]})
-            reply, slots = answer(self.client, self.sites[name], self.slots[name], request, post)
-            after = {"received": request.body, "private": self.slots[name]}
-            ensure_equal(after, before, f"the handler of {request.kind!r} changed what it was given")
-            self.slots[name] = slots
+            before = deepcopy({"received": request.body, "private": self.client_states[name]})
+            reply, client_state = answer(self.client, self.sites[name], self.client_states[name], request, envelope)
+            after = {"received": request.body, "private": self.client_states[name]}
+            ensure_equal(after, before, f"the handler of {request.kind!r} changed its arguments")
+            self.client_states[name] = client_state
             yield name, reply

@@ -1,4 +1,4 @@
-"""Methods whose servers hear replies otherwise than they came: in the opposite order, or all of them blended."""
+"""Methods whose server receives changed replies: in reverse order, or all replaced by their mean."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,11 +8,11 @@ from ..method import Method
 from ..server import Conversation, Reply, Request, Round, Weighting
 from ..tree import Tree
 
-Retell = Callable[[Request, list[Reply]], list[Reply]]
+Change = Callable[[Request, list[Reply]], list[Reply]]
 
 
-def backwards(method: Method) -> Method:
-    """The same method, its server hearing every reply in the opposite order."""
+def with_reversed_replies(method: Method) -> Method:
+    """Return the method with a server that receives the replies in reverse order."""
 
     def update(replies: list[Reply], memory: Tree, now: Round) -> tuple[list[float], Tree]:
         assert method.weighting
@@ -20,30 +20,30 @@ def backwards(method: Method) -> Method:
         return weights[::-1], memory
 
     weighting = method.weighting and Weighting(method.weighting.init, update)
-    return replace(retold(method, lambda request, replies: replies[::-1]), weighting=weighting)
+    return replace(with_changed_replies(method, lambda request, replies: replies[::-1]), weighting=weighting)
 
 
-def blended(method: Method, even: bool) -> Method:
-    """The same method, its server hearing the weighted mean of all replies from each; who weighs them hears nothing.
+def with_mean_replies(method: Method, even: bool) -> Method:
+    """Return the method with a server that receives the weighted mean of all replies instead of each reply.
 
-    `even`: all replies count the same, but for those to "train", which are weighed.
+    The weighting receives empty replies. With `even`, all replies except those to "train" have the same weight.
     """
 
-    def blend(request: Request, replies: list[Reply]) -> list[Reply]:
+    def average(request: Request, replies: list[Reply]) -> list[Reply]:
         weights = [1.0 if even and request.kind != "train" else reply.weight for reply in replies]
-        middle = tree.mean([reply.body for reply in replies], weights)
-        return [reply._replace(body=middle) for reply in replies]
+        mean = tree.mean([reply.body for reply in replies], weights)
+        return [reply._replace(body=mean) for reply in replies]
 
     def update(replies: list[Reply], memory: Tree, now: Round) -> tuple[list[float], Tree]:
         assert method.weighting
         return method.weighting.update([reply._replace(body={}) for reply in replies], memory, now)
 
     weighting = method.weighting and Weighting(method.weighting.init, update)
-    return replace(retold(method, blend), weighting=weighting)
+    return replace(with_changed_replies(method, average), weighting=weighting)
 
 
-def retold(method: Method, retell: Retell) -> Method:
-    """The same method, its server hearing what `retell` makes of the replies."""
+def with_changed_replies(method: Method, change: Change) -> Method:
+    """Return the method with a server that receives `change(request, replies)` instead of the replies."""
 
     def round(state: Tree, now: Round) -> Conversation:
         conversation = method.server.round(state, now)
@@ -51,7 +51,7 @@ def retold(method: Method, retell: Retell) -> Method:
         while True:
             replies = yield request
             try:
-                request = conversation.send(retell(request, replies))
+                request = conversation.send(change(request, replies))
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
 

@@ -1,50 +1,54 @@
-"""What holds when BatchNorm statistics of a method's model are re-estimated at the toy sites."""
+"""Check that re-estimating the BatchNorm statistics of a method's model at the toy sites is consistent."""
 
 from ..engine.gate import Answers
 from ..engine.reestimation import Measure, SuspendedPasses, moments_of, reestimated
 from ..method import Method
-from ..networks.moments import levels, tracked
+from ..networks.moments import levels, tracked_layers
 from ..server import Failure, Request
 from ..tree import Tree
 from . import toy
 from .compare import LawBroken, ensure_equal
-from .faults import FAULTS, FAULTY, Fault, across, spoil
+from .faults import FAULTS, FAULTY, Fault, spoil, through_bytes
 
 
 def ensure_reestimable(method: Method) -> None:
-    """Measure the method's first model anew in several ways, which must agree; raises `LawBroken` where they do not."""
+    """Re-estimate the statistics of the method's first model in several ways; raise `LawBroken` if they differ."""
     net = toy.nets(method, toy.DEEPER)["model"]
-    if not tracked(net):
+    if not tracked_layers(net):
         if levels(net, toy.TASK.shape):
-            raise LawBroken("a network without BatchNorm is to be measured")
+            raise LawBroken("a network without BatchNorm has layers to measure")
         return
     model = toy.shared(method, toy.DEEPER)["model"]
-    want = _measured(method, model)
-    statistics = {f"{layer}.{part}" for layer in tracked(net) for part in ("running_mean", "running_var")}
-    own = {key: model["buffers"][key] for key in statistics}
-    ensure_equal(want | {"buffers": want["buffers"] | own}, model, "re-estimation changes more than running statistics")
-    ensure_equal(_measured(method, model), want, "a second re-estimation gives other statistics")
-    ensure_equal(_measured(method, model, over_a_wire(method)), want, "as bytes, in another order, they differ")
-    if method.pooled:  # nobody is left to go on with
+    want = _reestimate(method, model)
+    statistics = {f"{layer}.{part}" for layer in tracked_layers(net) for part in ("running_mean", "running_var")}
+    original = {key: model["buffers"][key] for key in statistics}
+    ensure_equal(
+        want | {"buffers": want["buffers"] | original}, model, "re-estimation changes more than running statistics"
+    )
+    ensure_equal(_reestimate(method, model), want, "a second re-estimation gives different statistics")
+    ensure_equal(
+        _reestimate(method, model, measure_over_bytes(method)), want, "as bytes, in another order, they differ"
+    )
+    if method.pooled:  # no other site is left
         return
     for level in (0, 1):
-        absent = _measured(method, model, fault="absent", level=level)
+        absent = _reestimate(method, model, fault="absent", level=level)
         for fault in FAULTS:
-            got = _measured(method, model, fault=fault, level=level)
-            ensure_equal(got, absent, f"a site whose moments are spoilt ({fault}) changes more than its absence would")
+            got = _reestimate(method, model, fault=fault, level=level)
+            ensure_equal(got, absent, f"a site with unusable moments ({fault}) changes more than its absence would")
 
 
-def _measured(
+def _reestimate(
     method: Method, model: Tree, measure: Measure | None = None, fault: Fault | None = None, level: int = 0
 ) -> Tree:
-    """The model with statistics measured at the toy sites; with a `fault` of one of them at a level."""
+    """Return the model with statistics re-estimated at the toy sites; one site may have a `fault` at a level."""
     sites = {site.name: site for site in toy.sites(method, task=toy.DEEPER)}
     passes = SuspendedPasses(sites)
-    found = levels(sites[min(sites)].nets["model"], toy.TASK.shape)
+    layer_levels = levels(sites[min(sites)].nets["model"], toy.TASK.shape)
 
-    def faulty(request: Request, number: int) -> Answers:
+    def with_fault(request: Request, number: int) -> Answers:
         answers = passes.measure(request, number)
-        if fault and int(request.body["remaining"]) == len(found) - 1 - level:
+        if fault and int(request.body["remaining"]) == len(layer_levels) - 1 - level:
             absent = Failure(FAULTY, "did not answer")
             answers[FAULTY] = absent if fault == "absent" else spoil(answers[FAULTY], fault, "west")
         return answers
@@ -52,20 +56,20 @@ def _measured(
     weights = {name: float(site.size) for name, site in sites.items()}
     gate = toy.gate(method, task=toy.DEEPER)
     try:
-        return reestimated({"model": model}, found, weights, measure or faulty, gate, 0).models["model"]
+        return reestimated({"model": model}, layer_levels, weights, measure or with_fault, gate, 0).models["model"]
     finally:
         passes.close()
 
 
-def over_a_wire(method: Method) -> Measure:
-    """Sites that are made anew for every request, get and give bytes, and answer in the opposite order."""
-    held: dict[str, Tree] = {}
+def measure_over_bytes(method: Method) -> Measure:
+    """Return a measurement at sites that are created for each request, exchange bytes, and reply in reverse order."""
+    latest: dict[str, Tree] = {}
 
     def measure(request: Request, number: int) -> Answers:
-        held.update({"model": request.body["model"]} if "model" in request.body else {})
+        latest.update({"model": request.body["model"]} if "model" in request.body else {})
         sites = {site.name: site for site in toy.sites(method, task=toy.DEEPER)}
-        sent = request._replace(body=across(request.body))
-        replies = {name: moments_of(sites[name], held["model"], sent) for name in reversed(request.to)}
-        return {name: reply._replace(body=across(reply.body)) for name, reply in replies.items()}
+        sent = request._replace(body=through_bytes(request.body))
+        replies = {name: moments_of(sites[name], latest["model"], sent) for name in reversed(request.to)}
+        return {name: reply._replace(body=through_bytes(reply.body)) for name, reply in replies.items()}
 
     return measure

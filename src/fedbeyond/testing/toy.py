@@ -1,4 +1,4 @@
-"""Three tiny sites and a tiny network, so that a law takes a moment."""
+"""Three tiny sites and a tiny network, so that checking a law is fast."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ CLASSES = ("red", "green", "blue")
 
 
 def tiny(task: Task) -> Classifier:
-    """One convolution with BatchNorm, so that counters and running means are there too."""
+    """Build one convolution with BatchNorm, so that there are counters and running statistics."""
     body = nn.Sequential(nn.Conv2d(task.shape[0], 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
     net = Classifier(body, 4, len(task.classes))
     net.stages = ("body.0", "body.2")
@@ -28,14 +28,14 @@ def tiny(task: Task) -> Classifier:
 
 
 def deeper(task: Task) -> Classifier:
-    """Three BatchNorm layers, two of which depend on no other: for what is measured layer by layer."""
+    """Build a network with three BatchNorm layers, of which two are independent, for layer-by-layer measurements."""
     net = Classifier(Deeper(task.shape[0]), 4, len(task.classes))
     net.stages = ("body.first", "body.beside")
     return net
 
 
 class Deeper(nn.Module):
-    """Two convolutions beside each other, and a normalisation of their sum."""
+    """Two parallel convolutions, and a normalisation of their sum."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ DEEPER = TASK._replace(network=deeper)
 
 
 def domains(sizes: dict[str, int] = SIZES) -> dict[str, dict[str, Split]]:
-    """Images whose colour is their class, darker at one site than at another."""
+    """Return images whose colour is their class, with a different brightness at each site."""
     rng = torch.Generator().manual_seed(1)
     data: dict[str, dict[str, Split]] = {}
     for shade, (name, size) in enumerate(sizes.items()):
@@ -64,18 +64,18 @@ def domains(sizes: dict[str, int] = SIZES) -> dict[str, dict[str, Split]]:
 
 
 def nets(method: Method, task: Task | None = None) -> Networks:
-    """The method's networks on the toy task."""
+    """Return the method's networks on the toy task."""
     return networks(method, task or TASK, 0, "cpu")
 
 
 def shared(method: Method, task: Task | None = None) -> Tree:
-    """Those of them that the server holds, as trees."""
-    made = nets(method, task)
-    return {name: read(made[name]) for name in method.shared}
+    """Return the networks that the server holds, as trees."""
+    built = nets(method, task)
+    return {name: read(built[name]) for name in method.shared}
 
 
 def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1, task: Task | None = None) -> list[Site]:
-    """The toy sites, as the method samples and augments them."""
+    """Return the toy sites with the method's sampler and augmentation."""
     scratch, data = nets(method, task), domains(sizes)
     settings: dict[str, Any] = {"augment": method.augment, "sampler": method.sampler, "batch_size": 8, "epochs": epochs}
     if method.pooled:
@@ -88,6 +88,6 @@ def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1, task: 
 
 
 def gate(method: Method, sizes: dict[str, int] = SIZES, quorum: int | None = None, task: Task | None = None) -> Gate:
-    """The gate before the toy sites."""
-    held = {POOLED: sum(sizes.values())} if method.pooled else sizes
-    return Gate(method.sends, shared(method, task), held, quorum)
+    """Return the gate for the toy sites."""
+    samples = {POOLED: sum(sizes.values())} if method.pooled else sizes
+    return Gate(method.sends, shared(method, task), samples, quorum)

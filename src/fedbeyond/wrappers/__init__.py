@@ -1,1 +1,1 @@
-"""Wrappers: functions from a method to a method, one file each."""
+"""Wrappers: functions that take a method and return a changed method, one file each."""

@@ -2,9 +2,9 @@
 
 Xu, Zhang, Zhang, Wang, Tian; CVPR 2021; https://arxiv.org/abs/2105.11120
 
-Its amplitude mix, as used for federated domain generalization by Zhang and others, CVPR 2023 (see ga).
-Style lives in the amplitudes of an image's spectrum, shape in its phases. Over any method: images keep their phases
-and take over part of the amplitudes of another image of the same site.
+Only the paper's amplitude mix, as Zhang et al. (CVPR 2023, see ga) use it for federated domain generalization.
+The amplitudes of an image's spectrum carry its style, the phases its shapes. With any method: each image keeps its
+phases, and its amplitudes are mixed with those of another image of the same site.
 """
 
 from dataclasses import replace
@@ -22,11 +22,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def am(method: Method, strength: Share = 1.0, chance: Share = 0.5) -> Method:
-    """Images with amplitudes mixed among a site's own (a batch at a time, with some chance), on top of any method."""
+    """Mix the amplitudes of the images within a batch, with probability `chance` for each batch."""
     if not method.amplitudes:
         raise ConfigError(
-            "am mixes the amplitudes of images, but this method gives all images the same: leave one out, "
-            "or narrow its window, as in harmofl(window=0.5)+am"
+            "am mixes the amplitudes of images, but this method gives all images the same amplitudes: remove "
+            "one of the two, or narrow the method's window, as in harmofl(window=0.5)+am"
         )
     mix = repaint(amplitude_mix(strength, chance))
     return replace(method, augment=chain(method.augment, mix), networks=for_images("am", method.networks))

@@ -2,8 +2,9 @@
 
 Hendrycks, Mu, Cubuk, Zoph, Gilmer, Lakshminarayanan; ICLR 2020; https://arxiv.org/abs/1912.02781
 
-Several chains of plain operations on an image (turned, sheared, fewer levels, ...) are blended with each other and with
-the image. Over any method: each batch gets such a view beside it, and counts with it in every loss.
+Several chains of simple operations (rotate, shear, posterize, ...) are applied to an image; the results are blended
+with each other and with the image. With any method: each batch gets such views, which every loss treats as further
+images.
 """
 
 from dataclasses import replace
@@ -27,7 +28,7 @@ def augmix(
     depth: Annotated[int, Field(gt=0)] | None = None,
     severity: Annotated[float, Field(ge=0.1, le=10)] = 3.0,
 ) -> Method:
-    """Views by chains of operations beside each image (views=0: in its place), on top of any method."""
+    """Add `views` AugMix views of each image to a batch (views=0: replace the images)."""
     paint = aug_mix(width, depth, severity)
-    own = style.views(paint, views) if views else style.repaint(paint)
-    return replace(method, augment=chain(method.augment, own), networks=for_images("augmix", method.networks))
+    augment = style.views(paint, views) if views else style.repaint(paint)
+    return replace(method, augment=chain(method.augment, augment), networks=for_images("augmix", method.networks))

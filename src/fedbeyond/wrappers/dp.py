@@ -2,10 +2,11 @@
 
 McMahan, Ramage, Talwar, Zhang; ICLR 2018; https://arxiv.org/abs/1710.06963
 
-Whole sites are protected, as there and in Geyer, Klein and Nabi (2017, https://arxiv.org/abs/1712.07557), by clipping
-what a site moves and adding Gaussian noise (Abadi and others, CCS 2016, https://arxiv.org/abs/1607.00133); but here
-each site adds its own, so that no server need be trusted. Over any method: all that leaves a site in one answer is a
-vector, of what was received and trained the step; it is clipped to the length C, and leaves with noise N(0, (2 C z)^2).
+Whole sites are protected, as in the paper and in Geyer, Klein and Nabi (2017, https://arxiv.org/abs/1712.07557): a
+site's update is clipped, and Gaussian noise is added (Abadi et al., CCS 2016, https://arxiv.org/abs/1607.00133). Here
+each site adds its own noise, so that sites need not trust the server. With any method: everything in one reply is one
+vector; values that were received and trained enter it as their change. The vector is clipped to the length C, and
+noise N(0, (2 C z)^2) is added.
 """
 
 import hmac
@@ -22,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from .. import tree
-from ..classifier import norms
+from ..classifier import batchnorm_layers
 from ..errors import ConfigError
 from ..method import Method, Privacy
 from ..server import MAX_WEIGHT, Request
@@ -30,7 +31,7 @@ from ..site import Site
 from ..tree import Tree
 from .privacy import epsilon
 
-LEAST = 0.01  # of clip and noise together: what is left of a number that must be positive, when noise takes it below
+LEAST = 0.01  # lower bound of values that must be positive, relative to clip + std: noise may make them negative
 
 
 def dp(
@@ -39,84 +40,89 @@ def dp(
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5,
 ) -> Method:
-    """Answers clipped to the length `clip`, with noise 2 * clip * `noise` wide on every number, over any method."""
+    """Clip each reply to the length `clip` and add Gaussian noise of standard deviation 2 * clip * `noise` to it."""
     if method.pooled:
         raise ConfigError(
-            "dp blurs what leaves a site, but this method pools the data of all in one place: leave it out"
+            "dp adds noise to what leaves a site, but this method pools the data of all sites in one place: remove dp"
         )
     if method.public:
-        raise ConfigError("dp would blur how many public images a site holds, by which this method asks: leave one out")
+        raise ConfigError(
+            "dp cannot be combined with this method: it would add noise to the public-image count that the server "
+            "needs; remove one of the two"
+        )
     if method.privacy:
-        raise ConfigError("dp is there twice, and what noise promises is reckoned for one: leave one out")
-    spread = noise * 2 * clip  # another site's data in the place of its own move a clipped vector by 2 * clip at most
+        raise ConfigError("dp is given twice, but epsilon is computed for one noise only: remove one of the two")
+    std = noise * 2 * clip  # replacing a site's data moves a clipped vector by at most 2 * clip
 
-    def seal(site: Site, number: int, request: Request, reply: Tree) -> Tree:
+    def postprocess(site: Site, number: int, request: Request, reply: Tree) -> Tree:
         declared = method.sends[request.kind]
         flat = tree.flatten(reply)
-        begun = tree.flatten({name: at(request.body, declared[name].since) for name in reply})
-        start = {path: leaf for path, leaf in begun.items() if path in flat and leaf.shape == flat[path].shape}
-        told = {path: leaf for path, leaf in flat.items() if leaf.is_floating_point() or path not in start}
-        steps = clipped({path: leaf.double() - start.get(path, 0) for path, leaf in told.items()}, clip)
-        key = stream(site, number, request, steps, spread)
+        received = tree.flatten({name: starting_point(request.body, declared[name].since) for name in reply})
+        start = {path: leaf for path, leaf in received.items() if path in flat and leaf.shape == flat[path].shape}
+        released = {path: leaf for path, leaf in flat.items() if leaf.is_floating_point() or path not in start}
+        steps = clipped({path: leaf.double() - start.get(path, 0) for path, leaf in released.items()}, clip)
+        key = noise_key(site, number, request, steps, std)
         positive = {name for name, sent in declared.items() if sent.positive}
-        variances = set(spreads(site))
+        variances = set(variance_names(site))
 
-        def leaves(path: str, leaf: Tensor) -> Tensor:
+        def with_noise(path: str, leaf: Tensor) -> Tensor:
             if path not in steps:
-                return start[path]  # a counter that came with the request goes back as it came
-            moved = steps[path] + spread * gaussian(key, path, leaf.shape) + start.get(path, 0)
+                return start[path]  # a counter that came with the request is sent back unchanged
+            moved = steps[path] + std * gaussian(key, path, leaf.shape) + start.get(path, 0)
             if path.partition("/")[0] in positive:
-                moved = moved.clamp(min=LEAST * (clip + spread))
+                moved = moved.clamp(min=LEAST * (clip + std))
             elif path.partition("/buffers/")[2] in variances:
                 moved = moved.clamp(min=0)
             elif not leaf.is_floating_point():
                 moved = moved.round().clamp(0, MAX_WEIGHT)
             return moved.to(leaf.dtype)
 
-        return tree.unflatten({path: leaves(path, leaf) for path, leaf in flat.items()})
+        return tree.unflatten({path: with_noise(path, leaf) for path, leaf in flat.items()})
 
-    client = method.client._replace(seal=seal)
+    client = method.client._replace(postprocess=postprocess)
     privacy = Privacy(partial(epsilon, noise, delta), delta, client, method.sends)
     return replace(method, client=client, privacy=privacy)
 
 
-def at(body: Tree, path: tuple[str, ...]) -> Tree:
-    """What training set out from, if it came with the request: where a model has a `start` of its own, from there."""
-    found = body | ({"model": body["model"] | {"params": body["start"]}} if "start" in body else {})
+def starting_point(body: Tree, path: tuple[str, ...]) -> Tree:
+    """Return the values at `path` of a request from which training started, or {} if there are none.
+
+    If the request has a `start`, training started from these parameters instead of the model's.
+    """
+    values = body | ({"model": body["model"] | {"params": body["start"]}} if "start" in body else {})
     for key in path:
-        found = found.get(key, {})
-    return found if path else {}
+        values = values.get(key, {})
+    return values if path else {}
 
 
 def clipped(steps: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
-    """A vector of the same direction and at most that length; numbers that are not finite count as nothing."""
+    """Scale the steps, as one vector, to at most the length `clip`; set numbers that are not finite to 0."""
     finite = {path: step.nan_to_num(0.0, 0.0, 0.0) for path, step in steps.items()}
     length = math.sqrt(math.fsum(float(step.square().sum()) for step in finite.values()))
     return {path: step * min(1.0, clip / length) for path, step in finite.items()} if length else finite
 
 
-def spreads(site: Site) -> Iterator[str]:
-    """The names of running variances, which networks take the root of."""
+def variance_names(site: Site) -> Iterator[str]:
+    """Yield the names of the running variances, which must not be negative: BatchNorm takes their square root."""
     for net in site.nets.values():
-        yield from (f"{place}.running_var" for place, _ in norms(net))
+        yield from (f"{name}.running_var" for name, _ in batchnorm_layers(net))
 
 
-def stream(site: Site, number: int, request: Request, steps: dict[str, Tensor], spread: float) -> bytes:
-    """Names the noise of one answer, for those who know the site's secret.
+def noise_key(site: Site, number: int, request: Request, steps: dict[str, Tensor], std: float) -> bytes:
+    """Return the key of one reply's noise, which only a holder of the site's secret can compute.
 
-    No other answer has the same noise: a server that plays a round again hears the same answer, from which it learns
-    nothing; one that changes anything about a request, about how wide noise is, or what the site has kept, hears other
-    noise. Where there is no secret nothing is protected, and noise follows from what is asked: rounding does not
-    change it.
+    No two different replies have the same noise. A server that repeats a round receives the same reply and learns
+    nothing new. If the request, the standard deviation or the site's state differs, the noise differs too. Without a
+    secret nothing is protected; the key then does not depend on any tensors, so that rounding does not change it.
     """
-    about = f"{site.seed}/{number}/{site.name}/{request.kind}/{spread!r}/".encode()
+    message = f"{site.seed}/{number}/{site.name}/{request.kind}/{std!r}/".encode()
     if site.secret:
-        about += tree.digest(request.body) + tree.digest(tree.unflatten(steps))
-    return hmac.digest(site.secret, about, "sha256")
+        message += tree.digest(request.body) + tree.digest(tree.unflatten(steps))
+    return hmac.digest(site.secret, message, "sha256")
 
 
 def gaussian(key: bytes, path: str, shape: torch.Size) -> Tensor:
-    """Numbers from N(0, 1): Box and Muller's way from SHAKE-256, for torch's generator has no more than 2^32 seeds."""
+    """Draw from N(0, 1) by the Box-Muller transform of SHAKE-256 output: torch's generator has only 2^32 seeds."""
     pairs = -(-shape.numel() // 2)
     bits = np.frombuffer(shake_256(key + path.encode()).digest(16 * pairs), "<u8").reshape(2, pairs)
     first, second = (bits >> np.uint64(11)) * 2.0**-53  # in [0, 1)

@@ -1,4 +1,4 @@
-"""What noise promises: epsilon as an established accountant counts it, and the promise in words."""
+"""Privacy accounting for dp: epsilon after a number of replies, and the guarantee in one sentence."""
 
 import math
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from ..errors import ConfigError
 from ..method import Method
 from ..tree import Tree
 
-FINENESS = 1e-4  # to which epsilon is found, above 1 in proportion; always from above
+FINENESS = 1e-4  # precision of epsilon, relative above 1; the result is always an upper bound
 
 
 @cache
 def epsilon(noise: float, delta: float, answers: int) -> float:
-    """Epsilon of so many answers with Gaussian noise, `noise` times as wide as one site can move an answer."""
+    """Return epsilon after `answers` replies with Gaussian noise; its standard deviation is `noise` x sensitivity."""
     if not answers:
         return 0.0
     if not noise:
@@ -22,32 +22,34 @@ def epsilon(noise: float, delta: float, answers: int) -> float:
         from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
         from dp_accounting.pld import PLDAccountant
     except ImportError:
-        raise ConfigError("dp needs an accountant to say what it promises; pip install 'fedbeyond[privacy]'") from None
+        raise ConfigError("dp needs dp-accounting to compute epsilon; run pip install 'fedbeyond[privacy]'") from None
     reach = math.sqrt(answers) / noise
     rough = reach * reach / 2 + reach * math.sqrt(2 * math.log(1 / delta))
-    accountant = PLDAccountant(value_discretization_interval=FINENESS * max(1.0, rough))  # or a large one takes minutes
+    interval = FINENESS * max(1.0, rough)  # with a fixed interval, a large epsilon takes minutes to compute
+    accountant = PLDAccountant(value_discretization_interval=interval)
     accountant.compose(SelfComposedDpEvent(GaussianDpEvent(noise), answers))
     return float(accountant.get_epsilon(delta))
 
 
 def promise(method: Method, rounds: int) -> str | None:
-    """What is promised to a site that takes part in so many rounds, in a sentence."""
+    """Return one sentence with the guarantee for a site that takes part in `rounds` rounds; None without dp."""
     if method.privacy is None:
         return None
-    answers, spent = rounds * len(method.sends), method.spends(rounds)
-    if math.isinf(spent):
-        return "no privacy is promised: noise=0 clips and adds nothing (epsilon is infinite)"
+    answers, total = rounds * len(method.sends), method.epsilon_after(rounds)
+    if math.isinf(total):
+        return "no privacy is guaranteed: noise=0 clips, but adds no noise (epsilon is infinite)"
     return (
-        f"epsilon {spent:.3g} at delta {method.privacy.delta:g} for all data of a site, in {rounds} rounds of at most "
-        f"{len(method.sends)} ({answers} answers); numbers of images and scores leave without noise"
+        f"epsilon {total:.3g} at delta {method.privacy.delta:g} for all data of a site, in {rounds} rounds of at most "
+        f"{len(method.sends)} requests ({answers} replies); image counts and evaluation scores leave without noise"
     )
 
 
-def spent(method: Method, post: Tree, answered: Mapping[str, int]) -> dict[str, float]:
-    """Epsilon of who was asked most so far, whether or not it answered; nothing where nothing is promised.
+def spent(method: Method, exchange: Tree, answered: Mapping[str, int]) -> dict[str, float]:
+    """Return the epsilon of the site that received most requests so far; {} if it is infinite.
 
-    A site that was asked again otherwise, in a round that was played again, has answered more often.
+    A request counts even if its reply did not arrive. A site's own count (`answered`) is higher than the server's if a
+    round was repeated with a different request.
     """
-    most = max((int(count) for count in (*post["asked"].values(), *answered.values())), default=0)
-    value = method.privacy.epsilon(most) if method.privacy else math.inf
+    requests = max((int(count) for count in (*exchange["asked"].values(), *answered.values())), default=0)
+    value = method.privacy.epsilon(requests) if method.privacy else math.inf
     return {"epsilon": value} if math.isfinite(value) else {}

@@ -2,8 +2,8 @@
 
 Xu, Liu, Yang, Raffel, Niethammer; ICLR 2021; https://arxiv.org/abs/2007.13003
 
-A convolution with random weights changes colours and textures and leaves shapes; a network that sees images both
-ways must go by shapes. Over any method: each batch gets such a view beside it, and counts with it in every loss.
+A convolution with random weights changes colours and textures but not shapes, so a network that learns from both
+versions must rely on shapes. With any method: each batch gets such views, which every loss treats as further images.
 """
 
 from collections.abc import Sequence
@@ -35,21 +35,21 @@ def rc(
     mix: bool = True,
     keep: Share = 0.0,
 ) -> Method:
-    """Views by random convolutions beside each image (views=0: in its place), on top of any method."""
-    paint = painted(sizes, mix, keep)
-    own = style.views(paint, views) if views else style.repaint(paint)
+    """Add `views` randomly convolved views of each image to a batch (views=0: replace the images)."""
+    paint = random_convolution(sizes, mix, keep)
+    augment = style.views(paint, views) if views else style.repaint(paint)
     networks = for_images("rc", method.networks)
-    return replace(method, augment=chain(method.augment, own), networks=networks)
+    return replace(method, augment=chain(method.augment, augment), networks=networks)
 
 
-def painted(sizes: Sizes, mix: bool, keep: float) -> style.Paint:
-    """Random convolutions, or with the chance `keep` the batch as it is."""
+def random_convolution(sizes: Sizes, mix: bool, keep: float) -> style.Paint:
+    """Return a function that convolves a batch with a random kernel, or with probability `keep` does not change it."""
     even = [size for size in sizes if size % 2 == 0]
     if even or not sizes:
-        raise ValueError(f"sizes={list(sizes)} does not fit: kernels have odd sizes, as in sizes=[1, 3, 5, 7]")
+        raise ValueError(f"sizes={list(sizes)} is not valid: kernels have odd sizes, as in sizes=[1, 3, 5, 7]")
     paint = style.rand_conv(sizes, mix=mix)
 
-    def perhaps(x: Tensor, rng: torch.Generator) -> Tensor:
+    def convolve_or_keep(x: Tensor, rng: torch.Generator) -> Tensor:
         return x if float(torch.rand((), generator=rng)) < keep else paint(x, rng)
 
-    return perhaps if keep else paint
+    return convolve_or_keep if keep else paint

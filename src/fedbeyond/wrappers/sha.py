@@ -2,9 +2,9 @@
 
 Che, Wu, Jin, Xia, Chen; 2025.
 
-SHA, Sharpness-aware Hierarchical Aggregation: FedDAG's way to weigh models (see feddag for the whole).
-Every site perturbs its model a little uphill; all sites say how well they do with the perturbed models of all. Who
-scores well counts more, and each site's model is first averaged with its own better ones of earlier rounds.
+SHA, Sharpness-aware Hierarchical Aggregation: FedDAG's aggregation (see feddag for the complete method).
+Every site moves its model a little uphill, and all sites evaluate these perturbed models. A model with a better score
+gets a larger weight. Before that, each site's model is averaged with its own better models of earlier rounds.
 """
 
 import logging
@@ -28,8 +28,8 @@ from ..tree import Tree
 PRESETS = {"paper": {"rho": 1e-7}}
 
 Norm = Literal["linf", "l2"]
-OWNER = "sha"  # of what is on the shelf: a site's model of a round, by the names of both
-LEAST, MOST = 1e-8, 1e8  # of a loss, which is divided by and may not be finite
+OWNER = "sha"  # of entries in the model store: a site's model of one round, named "<site>/<round>"
+MIN_LOSS, MAX_LOSS = 1e-8, 1e8  # bounds of a loss: scores divide by it, and it may not be finite
 
 
 def sha(
@@ -42,45 +42,47 @@ def sha(
     exclude_self: bool = False,
     warmup: Annotated[int, Field(ge=0)] = 0,
 ) -> Method:
-    """Weights by how well all sites do with each site's perturbed model, on top of any method that can be weighed."""
+    """Weight each site's model by how well all sites do with a perturbed copy of it."""
     if method.pooled:
-        raise ConfigError("sha weighs sites, but this method pools the data of all in one place: leave one out")
+        raise ConfigError("sha weights sites, but this method pools the data of all sites in one place: remove sha")
     if method.weighting not in (by_size, uniform):
         raise ConfigError(
-            "sha chooses how much replies count, but this method or a wrapper of it does that itself: leave one out"
+            "sha sets the aggregation weights, but this method or a wrapper of it does that itself: remove one of them"
         )
 
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-        site.keeps_slopes = True
-        site.nets["model"].zero_grad()  # what is found there afterwards is this site's
+        site.keeps_gradients = True
+        site.nets["model"].zero_grad()  # gradients found there after training are this site's
         reply, kept = method.client.handlers["train"](site, received, private)
         return reply | {"sha_sharp": uphill(reply["model"]["params"], site.nets["model"], rho, norm)}, kept
 
     def weigh(replies: list[Reply], kept: Tree, now: Round) -> Conversation:  # Algorithm 2
         sharp = {r.client: r.body["model"] | {"params": r.body["sha_sharp"]} for r in replies}
-        verdicts = yield Request("sha_score", {"models": sharp}, judges(replies, evaluators, now), quorum=1)
+        evaluations = yield Request(
+            "sha_score", {"models": sharp}, choose_evaluators(replies, evaluators, now), quorum=1
+        )
         moves = {r.client: tree.sub(r.body["sha_sharp"], r.body["model"]["params"]) for r in replies}
         if now.number == 0 and rho:
             warn(min(map(share_changed, moves.values())), rho, norm)
-        scores = {r.client: score(r.client, verdicts, exclude_self) for r in replies}  # line 2
+        scores = {r.client: score(r.client, evaluations, exclude_self) for r in replies}  # line 2
         past, weights, models = kept["history"], {}, {}
-        for name, own in ((r.client, {"model": r.body["model"], "score": scores[r.client]}) for r in replies):
-            earlier, this = past.get(name, {}), f"{now.number:06}"
-            merged = own if now.number < warmup else within(own, earlier, history, taker(now, name))  # lines 3 and 4
+        for name, new in ((r.client, {"model": r.body["model"], "score": scores[r.client]}) for r in replies):
+            earlier, key = past.get(name, {}), f"{now.number:06}"
+            merged = new if now.number < warmup else within(new, earlier, history, reader(now, name))  # lines 3 and 4
             models[name] = merged["model"]
             weights[name] = 1.0 if now.number < warmup else float(merged["score"]) ** beta  # line 6, Eq. 6
-            past = past | {name: pruned(earlier | {this: own["score"]}, history)}
-            if this in past[name]:
-                now.shelf.put(OWNER, f"{name}/{this}", own["model"])
+            past = past | {name: pruned(earlier | {key: new["score"]}, history)}
+            if key in past[name]:
+                now.store.put(OWNER, f"{name}/{key}", new["model"])
         shares = {name: torch.tensor(weight / sum(weights.values())) for name, weight in weights.items()}
         moved = {name: torch.tensor(length(move)) for name, move in moves.items()}
-        told = {"scores": scores, "weights": shares, "moved": moved}
-        return {"models": models, "weights": weights, "history": past, "told": told}
+        diagnostics = {"scores": scores, "weights": shares, "moved": moved}
+        return {"models": models, "weights": weights, "history": past, "diagnostics": diagnostics}
 
-    def round(state: Tree, now: Round) -> Conversation:  # whatever the method says and hears, with replies weighed
-        before = shelved(state["sha_history"], now)
-        kept = {"history": before, "told": state["told"]}
-        conversation = method.server.round(without(state, "sha_history", "told"), now)
+    def round(state: Tree, now: Round) -> Conversation:  # the method's own round, with its training replies weighted
+        before = state["sha_history"]
+        kept = {"history": before, "diagnostics": state["diagnostics"]}
+        conversation = method.server.round(without(state, "sha_history", "diagnostics"), now)
         request = next(conversation)
         while True:
             replies = yield request
@@ -93,38 +95,41 @@ def sha(
             try:
                 request = conversation.send(replies)
             except StopIteration as end:  # lines 7 and 8
-                now.shelf.keep(OWNER, chain(named(before), named(kept["history"])))
-                told = {**end.value.get("told", {}), **kept["told"]}  # what the method logs stays
-                return {**end.value, "sha_history": kept["history"], "told": told}
+                now.store.keep(OWNER, chain(named(before), named(kept["history"])))
+                diagnostics = {**end.value.get("diagnostics", {}), **kept["diagnostics"]}  # the method's stay
+                return {**end.value, "sha_history": kept["history"], "diagnostics": diagnostics}
 
     sends = also(method.sends, "train", sha_sharp=parameters("model", "params"))
     return replace(
         method,
-        client=method.client._replace(handlers={**method.client.handlers, "train": train, "sha_score": judge}),
-        server=Server(lambda nets: method.server.init(nets) | {"sha_history": {}, "told": {}}, round),
+        client=method.client._replace(handlers={**method.client.handlers, "train": train, "sha_score": evaluate}),
+        server=Server(lambda nets: method.server.init(nets) | {"sha_history": {}, "diagnostics": {}}, round),
         weighting=None,
-        sums=False,  # every site's model goes to all
-        sends=also(sends, "sha_score", losses=Sent("scalars", one_for_each, positive=True)),
+        linear_aggregation=False,  # every site's model is sent to all sites
+        sends=also(sends, "sha_score", losses=Sent("scalars", example_losses, positive=True)),
     )
 
 
 def without(state: Tree, *names: str) -> Tree:
+    """Return the state without the named parts."""
     return {name: part for name, part in state.items() if name not in names}
 
 
-def one_for_each(nets: Tree, body: Tree) -> Any:
-    """A loss for each model that is asked about."""
+def example_losses(nets: Tree, body: Tree) -> Any:
+    """Return an example of the reply: one loss for each model in the request."""
     return {name: torch.zeros(()) for name in body["models"]} if "models" in body else torch.zeros(())
 
 
-def judge(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-    """How a site does with the models of all sites, on its validation images."""
+def evaluate(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
+    """Return the losses of all sites' perturbed models on this site's validation images."""
     losses = {name: site.loss(model) for name, model in sorted(received["models"].items())}
-    return {"losses": tree.map(lambda loss: loss.nan_to_num(MOST, MOST).clamp(LEAST, MOST), losses)}, private
+    return {
+        "losses": tree.map(lambda loss: loss.nan_to_num(MAX_LOSS, MAX_LOSS).clamp(MIN_LOSS, MAX_LOSS), losses)
+    }, private
 
 
-def judges(replies: list[Reply], count: int | None, now: Round) -> tuple[str, ...]:
-    """Who evaluates: all who trained in this round, or `count` of them drawn for it."""
+def choose_evaluators(replies: list[Reply], count: int | None, now: Round) -> tuple[str, ...]:
+    """Return the sites that evaluate: all that trained in this round, or `count` of them, drawn for this round."""
     names = sorted(reply.client for reply in replies)
     if count is None or count >= len(names):
         return tuple(names)
@@ -133,7 +138,7 @@ def judges(replies: list[Reply], count: int | None, now: Round) -> tuple[str, ..
 
 
 def uphill(params: Tree, net: nn.Module, rho: float, norm: Norm) -> Tree:
-    """The parameters, `rho` along the gradient that the last step left in the network that was trained."""
+    """Move the parameters by `rho` along the gradient that the last training step left in the network."""
     slopes = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in net.named_parameters()}
     if norm == "linf":
         return tree.map(lambda param, slope: param + rho * slope.sign(), params, slopes)  # type: ignore[no-any-return]
@@ -142,44 +147,42 @@ def uphill(params: Tree, net: nn.Module, rho: float, norm: Norm) -> Tree:
 
 
 def length(move: Tree) -> float:
-    """The l2 norm of a tree, whatever the order of its leaves."""
+    """Return the l2 norm of a tree; it does not depend on the order of the leaves."""
     return math.sqrt(math.fsum(float(leaf.double().square().sum()) for leaf in tree.leaves(move)))
 
 
 def share_changed(move: Tree) -> float:
-    """How many of the numbers a perturbation really moved, as floats go."""
+    """Return the share of the parameters that a perturbation changed; rounding may cancel it."""
     leaves = tree.leaves(move)
     return sum(int(leaf.count_nonzero()) for leaf in leaves) / sum(leaf.numel() for leaf in leaves)
 
 
 def warn(changed: float, rho: float, norm: Norm) -> None:
-    """Say that a perturbation is lost in rounding, if it is."""
+    """Log a warning if most of a perturbation is lost in rounding."""
     if changed < 0.5:
         logging.getLogger("fedbeyond").warning(
             "sha: a perturbation of rho=%g (norm=%s) changes only %.0f %% of the weights; the rest is lost in "
-            "rounding, so that sharpness does not count: try a larger rho, as rho=0.05",
+            "rounding, so that sharpness has no effect: try a larger rho, such as rho=0.05",
             *(rho, norm, 100 * changed),
         )
 
 
-def score(
-    name: str, verdicts: list[Reply], exclude_self: bool
-) -> Tensor:  # Eq. 5, with the mean of losses for their sum
-    """The better the judges do with a model, the higher its score."""
-    others = [r.body["losses"][name] for r in verdicts if not (exclude_self and r.client == name)]
-    losses = others or [r.body["losses"][name] for r in verdicts]  # judged by nobody but itself
+def score(name: str, evaluations: list[Reply], exclude_self: bool) -> Tensor:  # Eq. 5, with the mean instead of the sum
+    """Return a model's score: one over its mean loss at the evaluating sites."""
+    others = [r.body["losses"][name] for r in evaluations if not (exclude_self and r.client == name)]
+    losses = others or [r.body["losses"][name] for r in evaluations]  # only the site itself evaluated it
     return 1 / torch.stack(losses).mean()
 
 
-def within(own: Tree, scores: Tree, history: int, take: Callable[[str], Tree]) -> Tree:  # Sec. III-C3
-    """A site's model and score, averaged with its latest ones of a higher score; models are taken one at a time."""
-    better = [key for key in sorted(scores, reverse=True) if scores[key] > own["score"]][:history]
-    earlier = ({"model": take(key), "score": scores[key]} for key in better)
-    return tree.mean(chain([own], earlier), [1.0] * (1 + len(better)))
+def within(new: Tree, scores: Tree, history: int, read: Callable[[str], Tree]) -> Tree:  # Sec. III-C3
+    """Average a site's model and score with its latest earlier ones of a higher score; read one model at a time."""
+    better = [key for key in sorted(scores, reverse=True) if scores[key] > new["score"]][:history]
+    earlier = ({"model": read(key), "score": scores[key]} for key in better)
+    return tree.mean(chain([new], earlier), [1.0] * (1 + len(better)))
 
 
 def pruned(scores: Tree, history: int) -> Tree:
-    """Without the models that can never be chosen again, since enough newer ones score at least as high."""
+    """Drop the scores of models that `within` can never use again: enough newer ones score at least as high."""
     kept: Tree = {}
     for key in sorted(scores, reverse=True):
         if sum(bool(newer >= scores[key]) for newer in kept.values()) < history:
@@ -187,21 +190,11 @@ def pruned(scores: Tree, history: int) -> Tree:
     return kept
 
 
-def taker(now: Round, client: str) -> Callable[[str], Tree]:
-    """What takes a site's model of an earlier round from the shelf."""
-    return lambda key: now.shelf.get(OWNER, f"{client}/{key}")
+def reader(now: Round, client: str) -> Callable[[str], Tree]:
+    """Return a function that reads a site's model of an earlier round from the model store."""
+    return lambda key: now.store.get(OWNER, f"{client}/{key}")
 
 
 def named(past: Tree) -> Iterator[str]:
-    """What a history has on the shelf."""
+    """Yield the names of a history's models in the model store."""
     return (f"{client}/{key}" for client, scores in past.items() for key in scores)
-
-
-def shelved(past: Tree, now: Round) -> Tree:
-    """A history as scores alone; a run that an earlier version began still has models beside them in its state."""
-    for name in named(past):
-        client, _, key = name.rpartition("/")
-        if isinstance(entry := past[client][key], dict):
-            now.shelf.put(OWNER, name, entry["model"])
-            past = past | {client: past[client] | {key: entry["score"]}}
-    return past

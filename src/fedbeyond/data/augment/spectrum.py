@@ -1,11 +1,11 @@
-"""Amplitudes of images' spectra: style, where phases are shape. All that is sent or changed is a window of low ones.
+"""Amplitude spectra of images: amplitudes carry style, phases carry shape. Only a window of low frequencies is used.
 
-A window is the share of the frequencies of each axis that it covers, around the lowest: 1 is all of them, 0 only the
-mean of each channel.
+A window is given as the share of the frequencies of each axis that it covers, around the lowest: 1 is all of them, 0 is
+only the mean of each channel.
 
-Images are given in -1..1, but their spectra are those of pixels in 0..1. Only there is the lowest amplitude the
-brightness: in -1..1 the mean of a dark image is negative, and its sign would be lost with the amplitude and come back
-with the phase. Whether pixels are in 0..1 or 0..255 makes no difference to the exchanged images.
+Images are in -1..1, but spectra are computed of pixels in 0..1. Only there is the lowest amplitude the brightness: in
+-1..1 the mean of a dark image is negative, and its sign would be in the phase and not in the amplitude. Pixels in 0..1
+and in 0..255 give the same exchanged images.
 """
 
 import torch
@@ -15,27 +15,27 @@ Place = tuple[Tensor, Tensor]  # rows and columns of a spectrum
 
 
 def window(height: int, width: int, share: float) -> Place:
-    """Where in the spectrum of real images the window is."""
+    """Return the rows and columns of the window in the spectrum of real images."""
     rows, columns = torch.fft.fftfreq(height, device="cpu"), torch.fft.rfftfreq(width, device="cpu")
     return (rows.abs() <= share / 2).nonzero(), (columns <= share / 2).nonzero()[:, 0]
 
 
 def size(shape: tuple[int, ...], share: float) -> tuple[int, int, int]:
-    """Channels, rows and columns of the amplitudes of images of this shape, in the window."""
+    """Return channels, rows and columns of the amplitudes in the window, for images of a shape."""
     channels, height, width = shape
     rows, columns = window(height, width, share)
     return channels, len(rows), len(columns)
 
 
 def amplitudes(x: Tensor, share: float) -> Tensor:
-    """Those of each image that are in the window."""
+    """Return the amplitudes of each image in the window."""
     rows, columns = window(x.shape[-2], x.shape[-1], share)
     amplitude, _ = decompose(x)
     return amplitude[..., rows, columns]
 
 
 def blend(x: Tensor, given: Tensor, share: float, ratio: Tensor | float = 1.0) -> Tensor:
-    """Take `ratio` of the amplitudes in the window from `given`; the images keep their phases."""
+    """Blend a `ratio` of the amplitudes `given` into those in the window; phases are unchanged."""
     rows, columns = window(x.shape[-2], x.shape[-1], share)
     amplitude, phase = decompose(x)
     amplitude[..., rows, columns] = (1 - ratio) * amplitude[..., rows, columns] + ratio * given

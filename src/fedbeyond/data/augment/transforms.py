@@ -1,8 +1,8 @@
-"""How training images vary before a method sees them: crops, flips, colours; and the official codes' choices by name.
+"""Transforms of training images (crops, flips, colours), and the choices of official codes by name.
 
-All images of a batch are transformed at once, on their device. What is drawn comes from the site's random stream, a
-value for each image. Images are floats between -1 and 1, and keep their size: where an official code crops to 224
-pixels, we crop to the size that the data have.
+All images of a batch are transformed at once, on their device. Random values are drawn for each image from the site's
+random stream. Images are floats in -1..1 and keep their size: where an official code crops to 224 pixels, we crop to
+the size of the data.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from .style import Paint, repaint
 Share = Annotated[float, Field(ge=0, le=1)]
 Part = Annotated[float, Field(gt=0, le=1)]
 
-ATTEMPTS = 10  # crops drawn for an image, of which the first that fits is taken
-RATIOS = (3 / 4, 4 / 3)  # of width to height, of crops
+ATTEMPTS = 10  # crops drawn for an image; the first that fits is used
+RATIOS = (3 / 4, 4 / 3)  # of width to height of a crop
 
 
 def custom(
@@ -33,16 +33,16 @@ def custom(
     jitter: Sequence[Annotated[float, Field(ge=0)]] = (0.0, 0.0, 0.0, 0.0),
     grey: Share = 0.0,
 ) -> Augment:
-    """Your own: the middle `zoom`, a `crop` of that area, shifted by `pad`, `flip`, colour `jitter`, `grey` by chance.
+    """Combine centre `zoom`, random `crop`, shift by `pad`, `flip`, colour `jitter` and `grey` of your choice.
 
-    `crop` is two shares of the image's area, between which a random part is taken and enlarged; `jitter` is how much
-    brightness, contrast, saturation and hue may change, the last by at most 0.5.
+    `crop` is the smallest and largest share of the image's area that a random crop has. `jitter` is how much
+    brightness, contrast, saturation and hue may change, hue by at most 0.5. `flip` and `grey` are probabilities.
     """
     if crop is not None and (len(crop) != 2 or crop[0] > crop[1]):
-        raise ValueError(f"crop={list(crop)} does not fit: two shares of the area, as in crop=[0.7, 1.0]")
+        raise ValueError(f"crop={list(crop)} is not valid: give two shares of the area, as in crop=[0.7, 1.0]")
     if len(jitter) != 4 or jitter[3] > 0.5:
         raise ValueError(
-            f"jitter={list(jitter)} does not fit: four numbers, the last at most 0.5, as in [0.4, 0.4, 0.4, 0.1]"
+            f"jitter={list(jitter)} is not valid: give four numbers, the last at most 0.5, as in [0.4, 0.4, 0.4, 0.1]"
         )
     paints = [
         centre(zoom) if zoom < 1 else None,
@@ -57,52 +57,52 @@ def custom(
 
 
 def none() -> Augment:
-    """Images as they are."""
+    """Leave images unchanged."""
     return plain
 
 
 def ga() -> Augment:
-    """As GA's code: crops of 0.7 to 1, flips, jitter of 0.4, some grey."""
+    """Transform as GA's code: crops of 0.7 to 1, flips, jitter of 0.4, some grey."""
     return custom(crop=(0.7, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.4), grey=0.1)
 
 
 def domainbed() -> Augment:
-    """As DomainBed, FedIIR and FedSR: crops of 0.7 to 1, flips, jitter of 0.3, some grey."""
+    """Transform as DomainBed, FedIIR and FedSR: crops of 0.7 to 1, flips, jitter of 0.3, some grey."""
     return custom(crop=(0.7, 1.0), flip=0.5, jitter=(0.3, 0.3, 0.3, 0.3), grey=0.1)
 
 
 def fedsb() -> Augment:
-    """As FedSB's code: the middle 224 of 232 pixels, flips, jitter of 0.3, some grey."""
+    """Transform as FedSB's code: the middle 224 of 232 pixels, flips, jitter of 0.3, some grey."""
     return custom(zoom=224 / 232, flip=0.5, jitter=(0.3, 0.3, 0.3, 0.3), grey=0.1)
 
 
 def fedadg() -> Augment:
-    """As FedADG's code: crops of 0.7 to 1, flips, some grey."""
+    """Transform as FedADG's code: crops of 0.7 to 1, flips, some grey."""
     return custom(crop=(0.7, 1.0), flip=0.5, grey=0.1)
 
 
 def rsc() -> Augment:
-    """As RSC's and JiGen's code: crops of 0.8 to 1, flips, jitter of 0.4, some grey."""
+    """Transform as RSC's and JiGen's code: crops of 0.8 to 1, flips, jitter of 0.4, some grey."""
     return custom(crop=(0.8, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.4), grey=0.1)
 
 
 def fact() -> Augment:
-    """As FACT's code: crops of 0.8 to 1, flips, jitter of 0.4."""
+    """Transform as FACT's code: crops of 0.8 to 1, flips, jitter of 0.4."""
     return custom(crop=(0.8, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.4))
 
 
 def ccst() -> Augment:
-    """As CCST's code: crops of 0.8 to 1, flips."""
+    """Transform as CCST's code: crops of 0.8 to 1, flips."""
     return custom(crop=(0.8, 1.0), flip=0.5)
 
 
 def digits() -> Augment:
-    """As MarsFL's code for digits: shifted by up to 4 pixels."""
+    """Transform as MarsFL's code for digits: shifts by up to 4 pixels."""
     return custom(pad=4)
 
 
 def centre(zoom: float) -> Paint:
-    """The middle part of images, `zoom` of each side, enlarged."""
+    """Enlarge the middle part of each image, `zoom` of each side."""
 
     def paint(x: Tensor, rng: torch.Generator) -> Tensor:
         return cut(x, torch.full((len(x), 2), zoom), torch.zeros(len(x), 2))
@@ -111,19 +111,19 @@ def centre(zoom: float) -> Paint:
 
 
 def resized_crop(least: float, most: float) -> Paint:
-    """A random part of each image, of `least` to `most` of its area and any place, enlarged."""
+    """Enlarge a random part of each image, of `least` to `most` of its area."""
 
     def paint(x: Tensor, rng: torch.Generator) -> Tensor:
-        size, place = drawn_crops(len(x), x.shape[2] / x.shape[3], least, most, rng)
-        return cut(x, size, place)
+        sizes, centres = draw_crops(len(x), x.shape[2] / x.shape[3], least, most, rng)
+        return cut(x, sizes, centres)
 
     return paint
 
 
-def drawn_crops(count: int, tall: float, least: float, most: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Sizes (width and height, as shares of the image's) and places (of their middles, in -1..1) of random crops.
+def draw_crops(count: int, tall: float, least: float, most: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw sizes (width and height, as shares of the image's) and centres (in -1..1) of random crops.
 
-    `tall` is the image's height over its width. Where no attempt fits, the whole image is taken.
+    `tall` is the image's height over its width. If no attempt fits, the whole image is used.
     """
     area = least + (most - least) * torch.rand(count, ATTEMPTS, generator=rng)
     low, high = (torch.tensor(ratio).log() for ratio in RATIOS)
@@ -137,15 +137,15 @@ def drawn_crops(count: int, tall: float, least: float, most: float, rng: torch.G
     return size, (1 - size) * (2 * torch.rand(count, 2, generator=rng) - 1)
 
 
-def cut(x: Tensor, size: Tensor, place: Tensor) -> Tensor:
-    """Parts of images at their full size: `size` (width, height) and `place` of the middles as `drawn_crops` has."""
-    theta = torch.cat((torch.diag_embed(size), place[:, :, None]), 2).to(x)
+def cut(x: Tensor, sizes: Tensor, centres: Tensor) -> Tensor:
+    """Crop images and enlarge the crops to full size; `sizes` and `centres` are as in `draw_crops`."""
+    theta = torch.cat((torch.diag_embed(sizes), centres[:, :, None]), 2).to(x)
     grid = F.affine_grid(theta, list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
 def padded_crop(pad: int) -> Paint:
-    """Images shifted by up to `pad` pixels each way, black where nothing is."""
+    """Shift images by up to `pad` pixels each way; fill with black."""
 
     def paint(x: Tensor, rng: torch.Generator) -> Tensor:
         count, channels, height, width = x.shape
@@ -160,7 +160,7 @@ def padded_crop(pad: int) -> Paint:
 
 
 def flipped(chance: float) -> Paint:
-    """Images mirrored left to right, each by chance."""
+    """Mirror each image left to right, with probability `chance`."""
 
     def paint(x: Tensor, rng: torch.Generator) -> Tensor:
         return torch.where(chosen(x, chance, rng), x.flip(3), x)
@@ -169,7 +169,7 @@ def flipped(chance: float) -> Paint:
 
 
 def greys(chance: float) -> Paint:
-    """Images without colours, each by chance."""
+    """Turn each image grey, with probability `chance`."""
 
     def paint(x: Tensor, rng: torch.Generator) -> Tensor:
         return torch.where(chosen(x, chance, rng), greyed(x), x)
@@ -178,16 +178,16 @@ def greys(chance: float) -> Paint:
 
 
 def colour_jitter(brightness: float, contrasts: float, saturation: float, hue: float) -> Paint:
-    """Colours changed by random amounts, an amount for each image, in an order drawn for the batch."""
+    """Change colours by random amounts, drawn for each image, in an order drawn for the batch."""
     spreads = (brightness, contrasts, saturation, hue)
     changes = (brighten, contrast, saturate, turn)
 
     def paint(x: Tensor, rng: torch.Generator) -> Tensor:
-        spun = 2 * torch.rand(4, len(x), 1, 1, 1, generator=rng) - 1
+        draws = 2 * torch.rand(4, len(x), 1, 1, 1, generator=rng) - 1
         x = (x + 1) / 2
         for which in torch.randperm(4, generator=rng).tolist():
             if spreads[which]:
-                amount = spun[which] * spreads[which]
+                amount = draws[which] * spreads[which]
                 x = changes[which](x, (amount if which == 3 else (1 + amount).clamp(min=0)).to(x))
         return 2 * x - 1
 
@@ -195,5 +195,5 @@ def colour_jitter(brightness: float, contrasts: float, saturation: float, hue: f
 
 
 def chosen(x: Tensor, chance: float, rng: torch.Generator) -> Tensor:
-    """Which images of a batch it is, each by chance."""
+    """Draw a mask of the images of a batch, each with probability `chance`."""
     return (torch.rand(len(x), 1, 1, 1, generator=rng) < chance).to(x.device)

@@ -1,1 +1,1 @@
-"""Check a dataset on disk before it is used, and describe it."""
+"""Check a dataset on disk before it is used, and describe known datasets."""

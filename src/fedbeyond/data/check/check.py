@@ -1,4 +1,4 @@
-"""`fedbeyond data check`: what a folder holds, what is wrong with it, and what to do."""
+"""`fedbeyond data check`: recognise the dataset in a folder, and report what is wrong and what to do."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,36 +8,36 @@ import numpy as np
 
 from ...errors import ConfigError, DataError, nearest
 from ..datasets._benchmarks import KNOWN, locate
-from ..datasets._folder import decoded, own
+from ..datasets._folder import decoded, list_domains
 from ..datasets.facts import FACTS, Release, total
-from ..datasets.naming import matched, subfolders
+from ..datasets.naming import match_paths, subfolders
 from ..datasets.readers import recognise
-from ..datasets.readers.arrays import own_arrays
-from ..datasets.readers.folders import folders, parted
+from ..datasets.readers.arrays import list_arrays
+from ..datasets.readers.folders import folders, part_folders
 from ..storage.listing import Files, Listing, Records
 from .findings import (
     Finding,
-    beside,
-    broken,
-    counted,
+    closest_release,
+    count_images,
     duplicates,
-    expected,
-    finding,
-    first_labels,
-    single,
-    uneven,
+    make_finding,
+    missing_classes,
+    one_based_lists,
+    single_domain,
+    stray_files,
     unknown_folders,
+    unreadable_images,
     wrong_counts,
 )
-from .info import WIDEST, aligned
+from .info import MAX_COLUMNS, align
 from .picture import draw
-from .scan import Scan, others, scan
+from .scan import Scan, scan, unread_files
 
-DRAWN, COLUMNS = 64, 20  # pixels of an image in the picture; classes that it shows
+PICTURE_SIZE, PICTURE_CLASSES = 64, 20  # pixels of an image in the picture; classes that it shows
 
 
-class Found(NamedTuple):
-    """What a folder was taken for: a known dataset or one's own, and what was wrong on the way."""
+class Recognised(NamedTuple):
+    """A folder as a dataset: the name of a known dataset or none, its listing if it can be read, and problems."""
 
     name: str
     listing: Listing | None
@@ -45,180 +45,181 @@ class Found(NamedTuple):
 
 
 def check(root: Path, name: str = "", picture: Path | None = None) -> tuple[str, bool]:
-    """A report on a folder, and whether all is well."""
+    """Return a report on a folder, and whether there are no findings."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; give the folder that holds the dataset")
     if name and name not in KNOWN:
-        raise ConfigError(f"nothing is known about dataset {name!r}; {nearest(name, KNOWN)} (fedbeyond data info)")
-    found = _as(root, name) if name else _identified(root)
-    if found.listing is None:
-        return _report(root, found, [], found.problems, None), False
-    release = _release(found)
-    seen = scan(found.listing)
-    findings = (*found.problems, *_findings(root, found.name, found.listing, release, seen))
+        raise ConfigError(f"dataset {name!r} is not known; {nearest(name, KNOWN)} (fedbeyond data info)")
+    dataset = _read_as(root, name) if name else _identify(root)
+    if dataset.listing is None:
+        return _report(root, dataset, [], dataset.problems, None), False
+    release = _release(dataset)
+    scanned = scan(dataset.listing)
+    findings = (*dataset.problems, *_findings(root, dataset.name, dataset.listing, release, scanned))
     if picture is not None:
-        draw(decoded(_sample(found.listing, seen), DRAWN), picture, each=3 if len(found.listing.classes) <= 10 else 1)
-    table = _table(found.listing, release)
-    return _report(root, found, table, findings, picture), all(each.note for each in findings)
+        few_classes = len(dataset.listing.classes) <= 10
+        draw(decoded(_sample(dataset.listing, scanned), PICTURE_SIZE), picture, each=3 if few_classes else 1)
+    table = _table(dataset.listing, release)
+    return _report(root, dataset, table, findings, picture), all(finding.note for finding in findings)
 
 
-def _identified(root: Path) -> Found:
-    """The known dataset that a folder holds, else a folder of one's own."""
-    stopped = []
+def _identify(root: Path) -> Recognised:
+    """Return the known dataset in a folder, or else a custom folder."""
+    incomplete = []
     for name, known in KNOWN.items():
         try:
             listing = recognise(root, known)
             if listing is None:
                 continue
-            return Found(name, _whole(root, name, listing))
+            return Recognised(name, _with_all_classes(root, name, listing))
         except DataError:
-            found = _as(root, name)
-            if found.listing is None or not set(found.listing.domains) >= set(known.domains):
-                stopped.append(found)  # it looks like that dataset, but so may others
+            dataset = _read_as(root, name)
+            if dataset.listing is None or not set(dataset.listing.domains) >= set(known.domains):
+                incomplete.append(dataset)  # it resembles that dataset, but may resemble others too
                 continue
-            return found
+            return dataset
     try:
-        listing = own_arrays(root) if any(root.glob("*.npz")) else own(root, partial=True)
+        listing = list_arrays(root) if any(root.glob("*.npz")) else list_domains(root, partial=True)
     except DataError as error:
-        return stopped[0] if stopped else Found("", None, (_stops(str(error)), *_nearly(root)))
+        return incomplete[0] if incomplete else Recognised("", None, (_unreadable(str(error)), *_partial_matches(root)))
     if listing.domains:
-        return Found("", listing, (*_nearly(root), *(_perhaps(found) for found in stopped)))
-    return (
-        stopped[0]
-        if stopped
-        else Found("", None, (_stops(f"{root}: neither folders nor .npz in it; expected domain/class/image"),))
-    )
+        return Recognised("", listing, (*_partial_matches(root), *(_possible(dataset) for dataset in incomplete)))
+    if incomplete:
+        return incomplete[0]
+    reason = f"{root}: it has neither folders nor .npz files; expected domain/class/image or domain.npz"
+    return Recognised("", None, (_unreadable(reason),))
 
 
-def _as(root: Path, name: str) -> Found:
-    """A folder taken for a known dataset; where its reader stops, folders are read as far as they can be."""
+def _read_as(root: Path, name: str) -> Recognised:
+    """Read a folder as a known dataset; if its reader raises, read the folders that can be read."""
     known = KNOWN[name]
     try:
-        return Found(name, _whole(root, name, locate(name, known, str(root))))
+        return Recognised(name, _with_all_classes(root, name, locate(name, known, str(root))))
     except DataError as error:
-        problem = _stops(str(error))
-    partly = known._replace(part=True, some=True)
+        problem = _unreadable(str(error))
+    lenient = known._replace(subset=True, any_two=True)
     try:
-        rest = parted(root, partly) or folders(root, partly)
+        listing = part_folders(root, lenient) or folders(root, lenient)
     except DataError:
-        rest = None
-    told_better = (
-        rest is not None and set(rest.domains) >= set(known.domains) and any(unknown_folders(root, known, None))
+        listing = None
+    other_finding = (
+        listing is not None and set(listing.domains) >= set(known.domains) and any(unknown_folders(root, known, None))
     )
-    return Found(name, rest, () if told_better else (problem,))
+    return Recognised(name, listing, () if other_finding else (problem,))
 
 
-def _whole(root: Path, name: str, listing: Listing) -> Listing:
-    """The listing, or that of all classes where only some were looked for."""
-    every = recognise(root, KNOWN[name]._replace(classes=(), part=False)) if name == "domainnet" else None
-    return every if every and len(every.classes) > len(listing.classes) else listing
+def _with_all_classes(root: Path, name: str, listing: Listing) -> Listing:
+    """Return the listing, or for DomainNet the listing of all classes if there are more."""
+    full = recognise(root, KNOWN[name]._replace(classes=(), subset=False)) if name == "domainnet" else None
+    return full if full and len(full.classes) > len(listing.classes) else listing
 
 
-def _stops(why: str) -> Finding:
-    return finding("unreadable: training would stop with this", [why], "mend what is named, then check again")
+def _unreadable(reason: str) -> Finding:
+    return make_finding("unreadable: training would stop with this error", [reason], "fix it, then check again")
 
 
-def _perhaps(found: Found) -> Finding:
-    """Why a folder of one's own is not the known dataset that it looks like."""
-    why = [name for problem in found.problems for name in problem.names]
-    return finding(
-        f"perhaps {found.name}", why, f"if it is {found.name}, mend that and use --as {found.name}", note=True
-    )
+def _possible(dataset: Recognised) -> Finding:
+    """Return a note on why a custom folder is not the known dataset that it resembles."""
+    reasons = [name for problem in dataset.problems for name in problem.names]
+    remedy = f"if it is {dataset.name}, fix that and use --as {dataset.name}"
+    return make_finding(f"perhaps {dataset.name}", reasons, remedy, note=True)
 
 
-def _nearly(root: Path) -> Iterator[Finding]:
-    """Known datasets of which a folder has some domains, but not all."""
+def _partial_matches(root: Path) -> Iterator[Finding]:
+    """Yield a note for each known dataset of which a folder has most domains, but not all."""
     for name, known in KNOWN.items():
         try:
-            there = matched(root, subfolders(root), known.domains, known.others)
+            present = match_paths(root, subfolders(root), known.domains, known.aliases)
         except DataError:
-            continue  # two folders of one domain: told where its reader stopped
-        if len(there) > 1 and len(there) > len(known.domains) / 2:
-            lacking = ", ".join(domain for domain in known.domains if domain not in there)
-            yield finding(
-                f"perhaps {name}", [f"has no {lacking}"], f"if it is {name}, add it and use --as {name}", True
-            )
+            continue  # two folders of one domain: the reader has reported it
+        if len(present) > 1 and len(present) > len(known.domains) / 2:
+            missing = ", ".join(domain for domain in known.domains if domain not in present)
+            remedy = f"if it is {name}, add the missing domains and use --as {name}"
+            yield make_finding(f"perhaps {name}", [f"has no {missing}"], remedy, note=True)
 
 
-def _release(found: Found) -> Release | None:
-    """The known numbers that a copy can be held against, if it is no selection."""
-    if not found.name or found.listing is None:
+def _release(dataset: Recognised) -> Release | None:
+    """Return the release to compare a copy with, or None if the copy is a selection."""
+    if not dataset.name or dataset.listing is None:
         return None
-    known, release = KNOWN[found.name], expected(found.listing, FACTS[found.name].releases)
-    if release is None or (found.name == "domainnet" and len(found.listing.classes) == len(known.classes)):
+    known, release = KNOWN[dataset.name], closest_release(dataset.listing, FACTS[dataset.name].releases)
+    if release is None or (dataset.name == "domainnet" and len(dataset.listing.classes) == len(known.classes)):
         return None
-    if known.some:  # digits are used in all numbers: only a copy that is nearly whole is held against them
-        there = {domain: sum(each) for domain, each in counted(found.listing).items()}
-        if any(abs(many - total(release.counts.get(d, 0))) > many / 20 for d, many in there.items()):
+    if known.any_two:  # digits are used in many sizes: compare only copies that are nearly complete
+        counts = {domain: sum(by_class) for domain, by_class in count_images(dataset.listing).items()}
+        if any(abs(count - total(release.counts.get(d, 0))) > count / 20 for d, count in counts.items()):
             return None
     return release
 
 
-def _findings(root: Path, name: str, listing: Listing, release: Release | None, seen: Scan) -> Iterator[Finding]:
+def _findings(root: Path, name: str, listing: Listing, release: Release | None, scanned: Scan) -> Iterator[Finding]:
     if name:
         yield from unknown_folders(root, KNOWN[name], release)
-        yield from first_labels(root, KNOWN[name], name)
+        yield from one_based_lists(root, KNOWN[name], name)
     else:
-        yield from single(listing)
-        yield from uneven(listing)
+        yield from single_domain(listing)
+        yield from missing_classes(listing)
     if release:
         yield from wrong_counts(listing, release)
-    yield from broken(seen)
-    yield from duplicates(seen, listing, release)
-    yield from beside(root, *others(listing))
+    yield from unreadable_images(scanned)
+    yield from duplicates(scanned, listing, release)
+    yield from stray_files(root, *unread_files(listing))
 
 
 def _table(listing: Listing, release: Release | None) -> list[str]:
-    """Images by domain and class, and the known numbers beside."""
-    full = len(listing.classes) <= WIDEST
-    rows = [("domain", *(listing.classes if full else ()), "all", *(("known",) if release else ()))]
+    """Return a table of images by domain and class, beside the expected numbers."""
+    full = len(listing.classes) <= MAX_COLUMNS
+    rows = [("domain", *(listing.classes if full else ()), "all", *(("expected",) if release else ()))]
     sums = [0, 0]
-    for domain, each in counted(listing).items():
-        right = total(release.counts.get(domain, 0)) if release else 0
-        sums = [sums[0] + sum(each), sums[1] + right]
-        rows.append((domain, *(map(str, each) if full else ()), str(sum(each)), *((str(right),) if release else ())))
+    for domain, counts in count_images(listing).items():
+        expected = total(release.counts.get(domain, 0)) if release else 0
+        sums = [sums[0] + sum(counts), sums[1] + expected]
+        by_class = map(str, counts) if full else ()
+        rows.append((domain, *by_class, str(sum(counts)), *((str(expected),) if release else ())))
     blanks = ("",) * (len(listing.classes) if full else 0)
     rows.append(("all", *blanks, str(sums[0]), *((str(sums[1]),) if release else ())))
-    return [f"  {line}" for line in aligned(rows)]
+    return [f"  {line}" for line in align(rows)]
 
 
-def _report(root: Path, found: Found, table: list[str], findings: tuple[Finding, ...], picture: Path | None) -> str:
-    listing = found.listing
+def _report(
+    root: Path, dataset: Recognised, table: list[str], findings: tuple[Finding, ...], picture: Path | None
+) -> str:
+    listing = dataset.listing
     layout = listing.layout if listing else "not recognised"
-    lines = [f"{root}: {found.name + ', ' if found.name else ''}{layout}"]
+    lines = [f"{root}: {dataset.name + ', ' if dataset.name else ''}{layout}"]
     if listing:
-        numbers = ", no known numbers to hold it against" if "known" not in table[0] else ""
-        many = f"{len(listing.domains)} domain{'s' * (len(listing.domains) != 1)}"
-        lines += [f"{many}, {len(listing.classes)} classes{numbers}", "", *table]
-    for each in sorted(findings, key=lambda each: each.note):
-        lines += ["", f"{'note: ' if each.note else ''}{each.title}", *(f"  {name}" for name in each.names)]
-        lines += [f"  to do: {each.remedy}"]
+        numbers = ", no expected numbers to compare with" if "expected" not in table[0] else ""
+        domains = f"{len(listing.domains)} domain{'s' * (len(listing.domains) != 1)}"
+        lines += [f"{domains}, {len(listing.classes)} classes{numbers}", "", *table]
+    for finding in sorted(findings, key=lambda finding: finding.note):
+        lines += ["", f"{'note: ' if finding.note else ''}{finding.title}", *(f"  {name}" for name in finding.names)]
+        lines += [f"  to do: {finding.remedy}"]
     lines += ["", *([f"picture: {picture}"] if picture else [])]
-    wrong = sum(not each.note for each in findings)
-    lines.append(f"{wrong} finding{'s' * (wrong != 1)}" if wrong else "all is well")
+    problems = sum(not finding.note for finding in findings)
+    lines.append(f"{problems} finding{'s' * (problems != 1)}" if problems else "no findings")
     return "\n".join(lines) + "\n"
 
 
-def _sample(listing: Listing, seen: Scan) -> Listing:
-    """A few images of each class that can be opened."""
-    bad = {place.name for place in (*seen.missing, *seen.broken)}
-    classes = listing.classes[:COLUMNS]
+def _sample(listing: Listing, scanned: Scan) -> Listing:
+    """Return a listing of a few images of each class that can be opened."""
+    bad = {image.name for image in (*scanned.missing, *scanned.broken)}
+    classes = listing.classes[:PICTURE_CLASSES]
     domains = {}
     for domain, records in listing.domains.items():
-        rows = [row for label in range(len(classes)) for row in _few(records, label, bad)]
-        domains[domain] = _rows(records, np.array(rows, np.int64))
+        rows = [row for label in range(len(classes)) for row in _first_rows(records, label, bad)]
+        domains[domain] = _select(records, np.array(rows, np.int64))
     return Listing(classes, domains, listing.layout)
 
 
-def _few(records: Records, label: int, bad: set[str], each: int = 3) -> list[int]:
+def _first_rows(records: Records, label: int, bad: set[str], each: int = 3) -> list[int]:
     rows = np.nonzero(records.labels == label)[0].tolist()
     if isinstance(records.pixels, Files):
         rows = [row for row in rows if records.pixels.names[row] not in bad]
     return rows[:each]
 
 
-def _rows(records: Records, rows: np.ndarray) -> Records:
-    """Some rows of a domain."""
+def _select(records: Records, rows: np.ndarray) -> Records:
+    """Return some rows of a domain."""
     if isinstance(records.pixels, np.ndarray):
         return Records(records.pixels[rows], records.labels[rows])
     root, names, boxes = records.pixels

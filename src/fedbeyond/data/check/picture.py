@@ -1,4 +1,4 @@
-"""A picture of a dataset: a row a domain, a few images of each class."""
+"""Draw a picture of a dataset: a row for each domain, with a few images of each class."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from ...images import Domains
 
 
 def draw(domains: Domains, path: Path, each: int = 3, least: int = 64) -> None:
-    """Write a grid of images, each at least `least` pixels wide."""
+    """Write a grid of images to a file; each image is at least `least` pixels wide."""
     from PIL import Image, ImageDraw
 
     sample = next(iter(domains.images.values()))[0]
     if sample.ndim != 4:
-        raise ConfigError(f"rows of {sample.shape[1]} features have no picture; data show is for images")
+        raise ConfigError(f"the dataset is a table of {sample.shape[1]} features; data show is for images only")
     times = max(1, -(-least // sample.shape[-1]))
     side, margin, top = sample.shape[-1] * times + 2, max(90, 12 + 6 * max(map(len, domains.images))), 24
     width, height = margin + side * each * len(domains.classes), top + side * len(domains.images)
@@ -27,13 +27,13 @@ def draw(domains: Domains, path: Path, each: int = 3, least: int = 64) -> None:
     for row, (domain, (images, labels)) in enumerate(domains.images.items()):
         pen.text((6, top + side * row + side // 2 - 5), domain, fill="black")
         for column in range(len(domains.classes)):
-            for place, index in enumerate(torch.nonzero(labels == column)[:each, 0].tolist()):
+            for position, index in enumerate(torch.nonzero(labels == column)[:each, 0].tolist()):
                 pixels = images[index].permute(1, 2, 0).expand(-1, -1, 3).numpy()
                 tile = Image.fromarray(np.repeat(np.repeat(pixels, times, 0), times, 1))
-                canvas.paste(tile, (margin + side * (each * column + place), top + side * row))
+                canvas.paste(tile, (margin + side * (each * column + position), top + side * row))
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             canvas.save(path)
         except ValueError as error:
-            raise ConfigError(f"{path}: {error}; call the picture something.png") from None
+            raise ConfigError(f"{path}: {error}; give --out a file name that ends in .png") from None

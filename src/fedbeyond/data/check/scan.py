@@ -1,4 +1,4 @@
-"""Every image of a listing opened once: which are missing, which are broken, which have the same bytes."""
+"""Open every image of a listing once, and find missing, corrupt and duplicate images."""
 
 import hashlib
 import io
@@ -16,8 +16,8 @@ from ..storage.listing import Listing, Records
 IGNORED = {"thumbs.db", "desktop.ini"}
 
 
-class Place(NamedTuple):
-    """Where an image is: its domain, its class (none if it holds several) and its name."""
+class ImageRef(NamedTuple):
+    """An image on disk: its domain, its class (empty if its boxes have several) and its name."""
 
     domain: str
     label: str
@@ -25,37 +25,37 @@ class Place(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What opening every image has shown."""
+    """The results of opening every image."""
 
-    missing: list[Place]
-    broken: dict[Place, str]  # and what is wrong with each
-    same: list[list[Place]]  # images with the same bytes
+    missing: list[ImageRef]
+    broken: dict[ImageRef, str]  # with the reason
+    same: list[list[ImageRef]]  # images with the same bytes
 
 
 def scan(listing: Listing) -> Scan:
-    """Open every image of a listing and decode it wholly."""
+    """Open every image of a listing and decode all of it."""
     missing, broken = [], {}
-    seen: dict[bytes, list[Place]] = {}
-    places = [each for domain in _unique(listing) for each in domain]
-    for place, records, row in track(places, "opening images"):
+    by_digest: dict[bytes, list[ImageRef]] = {}
+    images = [each for domain in _unique(listing) for each in domain]
+    for image, records, row in track(images, "opening images"):
         if isinstance(records.pixels, np.ndarray):
             content = records.pixels[row].tobytes()
         else:
             path = records.pixels.root / records.pixels.names[row]
             if not path.is_file():
-                missing.append(place)
+                missing.append(image)
                 continue
             content = path.read_bytes()
-            wrong = fault(content)
-            if wrong:
-                broken[place] = wrong
+            reason = decode_error(content)
+            if reason:
+                broken[image] = reason
                 continue
-        seen.setdefault(hashlib.sha256(content).digest(), []).append(place)
-    return Scan(missing, broken, [same for same in seen.values() if len(same) > 1])
+        by_digest.setdefault(hashlib.sha256(content).digest(), []).append(image)
+    return Scan(missing, broken, [same for same in by_digest.values() if len(same) > 1])
 
 
-def _unique(listing: Listing) -> Iterator[list[tuple[Place, Records, int]]]:
-    """Each domain's images, those with several boxes once."""
+def _unique(listing: Listing) -> Iterator[list[tuple[ImageRef, Records, int]]]:
+    """Yield each domain's images; a file with several boxes is listed once."""
     for domain, records in listing.domains.items():
         if isinstance(records.pixels, np.ndarray):
             names: tuple[str, ...] = tuple(f"{domain} image {row}" for row in range(len(records.labels)))
@@ -64,13 +64,13 @@ def _unique(listing: Listing) -> Iterator[list[tuple[Place, Records, int]]]:
             names, boxes = records.pixels.names, bool(records.pixels.boxes)
         first = {name: row for row, name in reversed(list(enumerate(names)))}
         yield [
-            (Place(domain, "" if boxes else listing.classes[records.labels[row]], names[row]), records, row)
+            (ImageRef(domain, "" if boxes else listing.classes[records.labels[row]], names[row]), records, row)
             for row in sorted(first.values())
         ]
 
 
-def fault(content: bytes) -> str:
-    """What is wrong with the bytes of an image, if anything is."""
+def decode_error(content: bytes) -> str:
+    """Return why the bytes of an image cannot be decoded, or an empty string."""
     if not content:
         return "empty"
     try:
@@ -80,9 +80,9 @@ def fault(content: bytes) -> str:
     return ""
 
 
-def others(listing: Listing) -> tuple[list[Path], list[Path]]:
-    """What lies beside the images and above them: files that are no images, images that are not read."""
-    strangers, unlisted = [], []
+def unread_files(listing: Listing) -> tuple[list[Path], list[Path]]:
+    """Return the files in image folders and their parents that are not images, and the images that are not read."""
+    other_files, unlisted = [], []
     for records in listing.domains.values():
         if isinstance(records.pixels, np.ndarray):
             continue
@@ -91,10 +91,10 @@ def others(listing: Listing) -> tuple[list[Path], list[Path]]:
         folders = {path.parent for path in listed}
         for folder in sorted(folders | {folder.parent for folder in folders}):
             if root not in folder.parents or not folder.is_dir():
-                continue  # beside lists and tables all sorts of files may lie
+                continue  # any file may be beside lists and tables
             for path in sorted(path for path in folder.iterdir() if path.is_file()):
                 if is_image(path.name):
                     unlisted += [path] if path not in listed else []
                 elif not path.name.startswith(".") and path.name.lower() not in IGNORED:
-                    strangers.append(path)
-    return list(dict.fromkeys(strangers)), list(dict.fromkeys(unlisted))
+                    other_files.append(path)
+    return list(dict.fromkeys(other_files)), list(dict.fromkeys(unlisted))

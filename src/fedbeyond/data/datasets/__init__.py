@@ -1,1 +1,1 @@
-"""Datasets: the built-in one, folders, tables and the benchmarks of the field."""
+"""Datasets: the built-in one, folders, tables and known benchmarks."""

@@ -1,4 +1,4 @@
-"""Any folder of `domain/class/image` as a dataset."""
+"""Read any folder of `domain/class/image` as a dataset."""
 
 import os
 from collections.abc import Iterator
@@ -22,64 +22,65 @@ ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".w
 def folder(
     root: str = "", size: Annotated[int, Field(gt=0)] = 32, classes: tuple[str, ...] = (), partial: bool = False
 ) -> Domains:
-    """Any folder of `domain/class/image`, resized to `size` pixels square.
+    """Read any folder of `domain/class/image`, resized to `size` pixels square.
 
-    `classes` limits what is read; `partial` allows domains that lack some class.
+    `classes` limits the classes that are read; `partial` allows domains without images of some class.
     """
-    return load(found(root, tuple(classes), partial), size)
+    return load(list_folder(root, tuple(classes), partial), size)
 
 
-def found(root: str, classes: tuple[str, ...] = (), partial: bool = False) -> Listing:
-    """What lies in a folder of `domain/class/image`."""
+def list_folder(root: str, classes: tuple[str, ...] = (), partial: bool = False) -> Listing:
+    """Return the listing of a folder of `domain/class/image`, given by its path."""
     if not root:
-        raise DataError("folder needs the path of the data: folder(root=/data/pacs), laid out domain/class/image")
+        raise DataError("folder needs a path: give folder(root=/data/pacs), laid out as domain/class/image")
     top = Path(root).expanduser()
     if not top.is_dir():
-        raise DataError(f"{root}: no such folder; give a folder laid out domain/class/image")
-    return own(top, classes, partial)
+        raise DataError(f"{root}: no such folder; give a folder laid out as domain/class/image")
+    return list_domains(top, classes, partial)
 
 
-def own(top: Path, classes: tuple[str, ...] = (), partial: bool = False) -> Listing:
-    """What a folder of `domain/class/image` holds, under the names that its folders have."""
+def list_domains(top: Path, classes: tuple[str, ...] = (), partial: bool = False) -> Listing:
+    """Return the listing of a folder of `domain/class/image`; folder names are the domain and class names."""
     files = {domain.name: by_class(domain) for domain in subfolders(top)}
-    wanted = classes or tuple(sorted({name for held in files.values() for name in held}))
+    wanted = classes or tuple(sorted({name for by_name in files.values() for name in by_name}))
     records = {}
-    for domain, held in files.items():
-        lacking = [name for name in wanted if not held.get(name)]
-        if len(lacking) == len(wanted):
+    for domain, by_name in files.items():
+        missing = [name for name in wanted if not by_name.get(name)]
+        if len(missing) == len(wanted):
             raise DataError(
-                f"{top / domain}: no images; expected {domain}/class/image with {', '.join(sorted(ENDINGS))}"
+                f"{top / domain}: no images; expected {domain}/class/image with the endings "
+                f"{', '.join(sorted(ENDINGS))}"
             )
-        if lacking and not partial:
+        if missing and not partial:
             raise DataError(
-                f"{top / domain}: no image of class {', '.join(lacking)}, which other domains have; "
+                f"{top / domain}: no image of class {', '.join(missing)}, which other domains have; "
                 f"add some, leave the class out with classes=[...], or allow it with partial=true"
             )
-        listed = [(path, label) for label, name in enumerate(wanted) for path in held.get(name, [])]
+        listed = [(path, label) for label, name in enumerate(wanted) for path in by_name.get(name, [])]
         names = tuple(path.relative_to(top).as_posix() for path, _ in listed)
         records[domain] = Records(Files(top, names), np.array([label for _, label in listed], np.int64))
-    return Listing(wanted, records, "a folder of one's own: domain/class/image")
+    return Listing(wanted, records, "custom folder of domain/class/image")
 
 
 def by_class(domain: Path) -> dict[str, list[Path]]:
-    """The images of a domain by the folder of their class."""
+    """Return the images of a domain by class folder."""
     return {path.name: sorted(image_files(path)) for path in subfolders(domain)}
 
 
 def image_files(top: Path) -> Iterator[Path]:
-    """The images in a folder and in those in it, but for hidden ones."""
+    """Yield the images in a folder and its subfolders, without hidden ones."""
     for folder, inner, names in os.walk(top):
         inner[:] = [name for name in inner if not name.startswith(".")]
         yield from (Path(folder, name) for name in names if is_image(name))
 
 
 def is_image(name: str) -> bool:
-    """Whether a file is called as images are; one that begins with a dot is what some systems note beside them."""
+    """Return whether a file name is that of an image; names that begin with a dot are metadata of some systems."""
     return os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith(".")
 
 
 def decoded(listing: Listing, size: int) -> Domains:
-    """A few images in memory, resized to `size` pixels square, past the cache."""
+    """Decode a listing into memory at `size` pixels square, without the cache; for a few images."""
     images = {}
     for domain, (pixels, labels, *_) in listing.domains.items():
         rows = [decode.decoded(pixels, row, size) for row in range(len(labels))]

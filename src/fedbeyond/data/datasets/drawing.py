@@ -1,10 +1,9 @@
-"""The image set that comes with the package: seven things in four styles, drawn by code.
+"""Draw the built-in dataset: seven classes in four styles.
 
-It is shaped like PACS (the same classes, domain sizes in the same proportions) but needs no download. The
-outlines come from `shapes`; here each of four renderers turns the same outlines into its own style: a photo
-is lit, textured and set before a blurred scene; a painting is laid on in brush strokes over canvas; a cartoon
-is flat colour inside dark lines; a sketch is lines on paper. An image depends on the seed, its domain, its
-index and its size only, so a smaller share of the set is a prefix of the whole.
+It resembles PACS (the same classes, domain sizes in the same proportions) but needs no download. `shapes` makes the
+outlines; here one of four renderers draws them in its style. A photo has light, texture and a blurred scene behind; a
+painting has brush strokes over canvas; a cartoon has flat colours inside dark lines; a sketch has lines on paper. An
+image depends only on the seed, its domain, its index and its size, so a smaller share is a prefix of the full set.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,10 +24,10 @@ Pixels = NDArray[np.float64]
 Colour = tuple[int, int, int]
 Tones = dict[str, Colour]
 
-FINE = 3  # pictures are drawn this many times larger, then averaged down, for smooth edges
+FINE = 3  # images are drawn this many times larger and then averaged down, for smooth edges
 TONES = ("main", "second", "light", "extra", "sky", "ground", "hill", "cloud", "leaf", "wood", "shade", "ink")
 
-# The colours that things have, as "main second light extra"; one line is picked for each image.
+# The colours of each class, as "main second light extra"; one line is drawn for each image.
 COATS: dict[str, tuple[str, ...]] = {
     "dog": ("a8703c 6e4424 e8d6b0 b02020", "3a322e 1e1a18 b08050 c03030", "c8b090 80542c e8e0d0 3050a0"),
     "elephant": ("8c8a8c 767276 f2ead8 904040", "a09488 887a70 f4eedc 505050", "6e7078 5a5c66 eee6d0 705030"),
@@ -38,7 +37,7 @@ COATS: dict[str, tuple[str, ...]] = {
     "house": ("c8b08c 8c3a2c a8c4dc 5c3820", "b06a50 54504e c4d8e4 e8e4dc", "a8b0a8 54382c 90a8bc 385070"),
     "person": ("3c5c9c 34343c e4b494 2c1c14", "b83c3c 3c4c78 8a5a3c 18120e", "58885c 6a5c48 f0cca8 a87434"),
 }
-# The colours of scenes, out of doors and in, as "sky ground hill cloud leaf wood".
+# The colours of scenes, outdoors and indoors, as "sky ground hill cloud leaf wood".
 SCENES = ("9cc0e4 789050 6c8468 e8eef4 3c6030 6c5038", "d0c8bc a89070 b8a898 e0dcd4 7c8868 886848")
 
 
@@ -52,7 +51,7 @@ SCENE = [colours(line) for line in SCENES]
 
 
 def palette(rng: Generator, name: str, spread: float, pale: float) -> Pixels:
-    """A colour for each of TONES, moved at random by about `spread`; those of the scene fade by `pale`."""
+    """Draw a colour for each of TONES, with noise of about `spread`; colours of the scene are faded by `pale`."""
     coat, back = COAT[name][rng.integers(len(COAT[name]))], SCENE[rng.integers(len(SCENE))]
     tones = np.concatenate([coat, back + (255 - back) * pale])
     tones += rng.normal(0, spread, tones.shape)
@@ -73,7 +72,7 @@ def solid(tones: Pixels) -> Tones:
 
 
 def place(rng: Generator, parts: list[Part], loose: float) -> list[Part]:
-    """The drawing tilted, mirrored or not, stretched by up to `loose`, and put inside the unit square."""
+    """Tilt a drawing, perhaps mirror it, stretch it by up to `loose`, and place it in the unit square."""
     points = np.concatenate([part.edge for part in parts]) * np.exp(1j * rng.uniform(-0.1, 0.1))
     points = points.real * (1 + rng.uniform(-loose, loose)) + 1j * points.imag
     if rng.random() < 0.5:
@@ -111,7 +110,7 @@ def fill(canvas: Image.Image, parts: Sequence[Part], tones: Tones) -> None:
 
 
 def ink(canvas: Image.Image, parts: Sequence[Part], tones: Tones, line: Colour, width: float) -> None:
-    """Fill the parts with a line round each layer: its outlines come first, so that fills hide inner ones."""
+    """Fill the parts, with a line around each layer: outlines are drawn first, so that fills hide inner lines."""
     pen = ImageDraw.Draw(canvas)
     thick = max(1, round(width * canvas.width))
     for _, layer in groupby(parts, key=lambda part: part.layer):
@@ -124,7 +123,7 @@ def ink(canvas: Image.Image, parts: Sequence[Part], tones: Tones, line: Colour, 
 
 
 def stencil(parts: Sequence[Part], side: int) -> Image.Image:
-    """White where the thing is, black elsewhere."""
+    """Return a mask: white on the object, black elsewhere."""
     mask = Image.new("L", (side, side))
     pen = ImageDraw.Draw(mask)
     for part in parts:
@@ -133,7 +132,7 @@ def stencil(parts: Sequence[Part], side: int) -> Image.Image:
 
 
 def clouds(rng: Generator, size: int, cells: int) -> Pixels:
-    """Smooth noise of about unit height, `cells` bumps across."""
+    """Return smooth noise of about unit amplitude, `cells` bumps across."""
     rough = Image.fromarray(rng.standard_normal((cells, cells), dtype=np.float32))
     return np.asarray(rough.resize((size, size), Image.Resampling.BICUBIC), dtype=np.float64)[:, :, None]
 
@@ -171,7 +170,7 @@ def painting(rng: Generator, name: str, size: int) -> Pixels:
 
 
 def brush(rng: Generator, canvas: Image.Image, strokes: int, length: float, width: float) -> None:
-    """Strokes along a bent field, each in the colour under its middle, a little off."""
+    """Draw strokes along a curved field, each in about the colour under its centre."""
     side = canvas.width
     under = np.asarray(canvas)
     spot = rng.random((strokes, 2))
@@ -190,7 +189,7 @@ def brush(rng: Generator, canvas: Image.Image, strokes: int, length: float, widt
 def cartoon(rng: Generator, name: str, size: int) -> Pixels:
     parts, back = place(rng, DRAWINGS[name](rng), 0.25), scene(rng)
     plain = saturate(palette(rng, name, 12, 0.1), rng.uniform(1.7, 2.4)) * 1.1 + 15
-    if rng.random() < 0.5:  # cartoons are free with colour: a blue elephant, a violet horse
+    if rng.random() < 0.5:  # cartoons use any colour: a blue elephant, a violet horse
         plain[:10] = plain[:10, rng.permutation(3)]
     tones = solid(plain)
     canvas = blank(size, tones["sky"])
@@ -217,7 +216,7 @@ def sketch(rng: Generator, name: str, size: int) -> Pixels:
 
 
 def hatch(rng: Generator, canvas: Image.Image, parts: list[Part], lead: Colour) -> None:
-    """Shade the thing with parallel pencil lines."""
+    """Shade the object with parallel pencil lines."""
     shaded, side = canvas.copy(), canvas.width
     pen = ImageDraw.Draw(shaded)
     lean, gap = rng.uniform(-0.6, 0.6) * side, rng.uniform(0.04, 0.07) * side
@@ -244,12 +243,12 @@ def image(seed: int, domain: str, index: int, size: int) -> tuple[NDArray[np.uin
 def styles(
     size: int = 32, share: float = 1.0, seed: int = 0
 ) -> tuple[tuple[str, ...], dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]]:
-    """The classes, and for each domain its images (uint8, N x 3 x size x size) and labels (int64, N)."""
+    """Return the classes, and for each domain its images (uint8, N x 3 x size x size) and labels (int64, N)."""
     if not 16 <= size <= 256 or not 0 < share <= 1:
-        raise ValueError(f"size must be 16 to 256 and share in (0, 1], got {size} and {share}")
+        raise ValueError(f"size={size} and share={share} are given; size must be 16 to 256 and share in (0, 1]")
     wanted = [(domain, i) for domain, count in DOMAINS.items() for i in range(max(1, round(count * share)))]
-    made: dict[str, list[tuple[NDArray[np.uint8], int]]] = {domain: [] for domain in DOMAINS}
+    drawn: dict[str, list[tuple[NDArray[np.uint8], int]]] = {domain: [] for domain in DOMAINS}
     for domain, index in track(wanted, "drawing the built-in data"):
-        made[domain].append(image(seed, domain, index, size))
-    drawn = {domain: zip(*images, strict=True) for domain, images in made.items()}
-    return CLASSES, {domain: (np.stack(x), np.array(y, dtype=np.int64)) for domain, (x, y) in drawn.items()}
+        drawn[domain].append(image(seed, domain, index, size))
+    pairs = {domain: zip(*images, strict=True) for domain, images in drawn.items()}
+    return CLASSES, {domain: (np.stack(x), np.array(y, dtype=np.int64)) for domain, (x, y) in pairs.items()}

@@ -1,6 +1,6 @@
-"""What is known about the field's datasets: where they come from, under which terms, in which layouts, how many images.
+"""Facts about known benchmark datasets: origin, licence, layouts and numbers of images.
 
-Numbers that nobody here has counted on real files, or read in the datasets' own lists, are marked as unchecked.
+Numbers that were not counted on real files, and are not from the datasets' official lists, are marked as unchecked.
 """
 
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ TERMS = "see the project page"
 
 
 class Release(NamedTuple):
-    """The images of each domain in one of the forms that a dataset is given out in."""
+    """The number of images of each domain in one release of a dataset."""
 
     name: str
     counts: Mapping[str, Count]
     checked: bool = True
-    distinct: bool = False  # no image is in it twice: seen on a whole copy
+    distinct: bool = False  # no image is in it twice; checked on a complete copy
 
 
 class Facts(NamedTuple):
-    """A dataset's origin, terms, layouts and numbers."""
+    """The origin, licence, layouts and releases of a dataset."""
 
     page: str
     licence: str
@@ -34,7 +34,7 @@ class Facts(NamedTuple):
 
 
 def total(count: Count) -> int:
-    """The images of a domain."""
+    """Return the number of images of a domain."""
     return count if isinstance(count, int) else sum(count)
 
 
@@ -100,10 +100,10 @@ FACTS = {
         ("location_{100,38,43,46}/class/image (DomainBed)",),
         (
             Release(
-                "as of old", {"location_100": 4879, "location_38": 9767, "location_43": 4020, "location_46": 6122}
+                "old release", {"location_100": 4879, "location_38": 9767, "location_43": 4020, "location_46": 6122}
             ),
             Release(
-                "as downloaded today",
+                "current download",
                 {"location_100": 4741, "location_38": 9736, "location_43": 3970, "location_46": 5883},
                 checked=False,
             ),
@@ -115,7 +115,7 @@ FACTS = {
         (
             FOLDERS,
             "domain/class/image with splits/<domain>_{train,test}.txt (KD3A, Dassl)",
-            "not: FedBN's .pkl lists, which can run code when opened; write them as lists of path and label",
+            "not read: FedBN's .pkl lists, which can run code when opened; write them as lists of path and label",
         ),
         (
             Release(
@@ -127,28 +127,28 @@ FACTS = {
                 checked=False,
             ),
         ),
-        "ten classes are read by default, those of FedBN and GA; domainnet(classes=all) reads all",
+        "ten classes (those of FedBN and GA) are read by default; domainnet(classes=all) reads all",
     ),
     "digits": Facts(
         "the pages of MNIST, MNIST-M, SVHN, SynthDigits, USPS (together: Digit-Five of M3SDA, Digits-DG of Dassl)",
-        "each its own: see the pages of the five collections",
+        "of each collection: see the five pages",
         (
             "idx, also .gz, in a folder of the collection (MNIST/raw/train-images-idx3-ubyte)",
             ".mat of SVHN and Digit-Five (mnist_data, mnistm_with_label, svhn_*, synth_*, usps_28x28; label 10 is 0)",
             "<collection>.npz with x_train y_train x_test y_test, or x y",
-            "collection/digit/image and collection/{train,val}/digit/image (Digits-DG); all in any mixture",
-            "not: FedBN's .pkl partitions, which can run code when opened",
+            "collection/digit/image and collection/{train,val}/digit/image (Digits-DG); layouts may be mixed",
+            "not read: FedBN's .pkl partitions, which can run code when opened",
         ),
         (
-            Release("whole", {"mnist": 70000, "mnist_m": 70000, "svhn": 99289, "synth": 488953, "usps": 9298}),
+            Release("complete", {"mnist": 70000, "mnist_m": 70000, "svhn": 99289, "synth": 488953, "usps": 9298}),
             Release("Digits-DG", {"mnist": 6000, "mnist_m": 6000, "svhn": 6000, "synth": 6000}, checked=False),
         ),
-        "any two or more collections will do",
+        "two or more collections are enough",
     ),
     "camelyon17": Facts(
         "wilds.stanford.edu (Camelyon17-WILDS; Koh and others, ICML 2021)",
         "CC0 as far as we know; see the project page",
-        ("metadata.csv and patches/, as WILDS has them; the domain is the center, grouped by patient", FOLDERS),
+        ("metadata.csv and patches/ (WILDS); the domain is the center, the group is the patient", FOLDERS),
         (
             Release(
                 "WILDS 1.0",
@@ -163,15 +163,15 @@ FACTS = {
         "midog2022.grand-challenge.org; MIDOG++: github.com/DeepMicroscopy/MIDOGpp (Aubreville and others, 2023)",
         "see the project pages",
         (
-            "a .json in the manner of COCO, .tiff files beside it or in images/; 64 pixels around the middle of a box",
+            "a .json in COCO format, .tiff files beside it or in images/; 64 pixels around the centre of a box",
             FOLDERS,
         ),
-        note="354 labelled cases with 9,501 mitotic figures; MIDOG++: 503 cases, 11,937 figures, two domains more "
+        note="354 labelled cases with 9,501 mitotic figures; MIDOG++: 503 cases, 11,937 figures, two more domains "
         "(unchecked)",
     ),
     "gdrbench": Facts(
         "github.com/chehx/DGDR (Che and others: Towards Generalizable Diabetic Retinopathy Grading, MICCAI 2023)",
-        "that of each collection; FGADR and MESSIDOR-2 must be asked for and may not be passed on",
+        "of each collection; FGADR and MESSIDOR-2 must be requested and may not be passed on",
         ("images/domain/class/image with splits/<DOMAIN>_{train,crossval}.txt", FOLDERS),
         (
             Release(
@@ -186,7 +186,7 @@ FACTS = {
                 },
             ),
         ),
-        "DDR and EYEPACS, which only its single-domain setting uses, are left alone",
+        "DDR and EYEPACS, which only its single-domain setting uses, are not read",
     ),
     "isic2019": Facts(
         "challenge.isic-archive.com, prepared with github.com/owkin/FLamby (Fed-ISIC2019)",

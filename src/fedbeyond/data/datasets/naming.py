@@ -1,7 +1,6 @@
-"""What the field calls a dataset's domains and classes, and how a name on disk is matched with it.
+"""The usual names of a known dataset's domains and classes, and how names on disk are matched with them.
 
-Names differ from copy to copy, so they are compared without regard to case, `-`, `_` and blanks, and under the other
-names that are in use.
+Names differ between copies. They are compared without case, `-`, `_` and blanks, and aliases are accepted.
 """
 
 import re
@@ -16,49 +15,51 @@ Thing = TypeVar("Thing")
 
 
 class Known(NamedTuple):
-    """A dataset as the field knows it."""
+    """The usual domains, classes and image size of a known dataset."""
 
     domains: Names
-    classes: Names  # none: those that are found
+    classes: Names  # empty: all class folders
     size: int = 224
-    others: Mapping[str, Names] = {}  # other names of domains and classes
-    part: bool = False  # the classes are some of those on disk
-    some: bool = False  # any two of the domains make a copy
+    aliases: Mapping[str, Names] = {}  # other names of domains and classes
+    subset: bool = False  # the classes are some of those on disk
+    any_two: bool = False  # any two of the domains are enough
     extra: Names = ()  # domains that only some copies have
 
 
 def plain(name: str) -> str:
-    """A name without what differs between spellings."""
+    """Return a name without case, `-`, `_` and blanks."""
     return re.sub(r"[\s_-]+", "", name).casefold()
 
 
-def spellings(names: Iterable[str], others: Mapping[str, Names]) -> dict[str, str]:
-    """The usual name behind each plain one."""
-    return {plain(spelled): name for name in names for spelled in (name, *others.get(name, ()))}
+def spellings(names: Iterable[str], aliases: Mapping[str, Names]) -> dict[str, str]:
+    """Map the plain form of each name and alias to the usual name."""
+    return {plain(spelled): name for name in names for spelled in (name, *aliases.get(name, ()))}
 
 
-def matched(top: Path, paths: Iterable[Path], names: Iterable[str], others: Mapping[str, Names]) -> dict[str, Path]:
-    """The folder or file of each name; those of no name are left alone."""
-    meant = spellings(names, others)
-    places: dict[str, Path] = {}
+def match_paths(
+    top: Path, paths: Iterable[Path], names: Iterable[str], aliases: Mapping[str, Names]
+) -> dict[str, Path]:
+    """Return the folder or file of each name; ignore paths that match no name."""
+    usual = spellings(names, aliases)
+    matches: dict[str, Path] = {}
     for path in paths:
-        name = meant.get(plain(path.stem if path.is_file() else path.name))
-        if name in places:
-            both = f"{places[name].name} and {path.name}"
+        name = usual.get(plain(path.stem if path.is_file() else path.name))
+        if name in matches:
+            both = f"{matches[name].name} and {path.name}"
             what = "files" if path.is_file() else "folders"
             raise DataError(f"{top}: {both} are both {what} of {name}; keep one of them there")
         if name is not None:
-            places[name] = path
-    return places
+            matches[name] = path
+    return matches
 
 
-def ordered(found: Mapping[str, Thing], known: Known) -> dict[str, Thing] | None:
-    """What was found of each domain, in the usual order, if it is enough for a copy of the dataset."""
-    there = {name: found[name] for name in (*known.domains, *known.extra) if name in found}
-    lacking = [name for name in known.domains if name not in there]
-    return None if lacking and not (known.some and len(there) > 1) else there
+def in_usual_order(items: Mapping[str, Thing], known: Known) -> dict[str, Thing] | None:
+    """Return the items of known domains in the usual order, or None if too many domains are missing."""
+    present = {name: items[name] for name in (*known.domains, *known.extra) if name in items}
+    missing = [name for name in known.domains if name not in present]
+    return None if missing and not (known.any_two and len(present) > 1) else present
 
 
 def subfolders(top: Path) -> list[Path]:
-    """The folders in a folder but for hidden ones, and what macOS puts into archives."""
+    """Return the folders in a folder, sorted, without hidden ones and the __MACOSX of archives."""
     return [path for path in sorted(top.iterdir()) if path.is_dir() and not path.name.startswith((".", "__MACOSX"))]

@@ -1,8 +1,8 @@
-"""The seven drawings of the styles set, and the scene behind them, as outlines without any style.
+"""Outlines of the seven classes of the built-in dataset and of the scenes behind them, without any style.
 
 Points are complex numbers (x to the right, y down), so that turning and mirroring are single products.
-A drawing is a list of parts; parts of one layer melt into one shape when they are inked, and higher layers
-lie on lower ones. Every drawing draws its pose and proportions from the generator it is given.
+A drawing is a list of parts. Parts of one layer are inked as one shape, and higher layers cover lower ones.
+Pose and proportions of every drawing are random values of the generator that it is given.
 """
 
 from cmath import rect
@@ -18,7 +18,7 @@ Points = NDArray[np.complex128]
 
 
 class Part(NamedTuple):
-    """A closed outline, the layer it lies in and the tone (a name in the palette) it is filled with."""
+    """A closed outline, its layer, and the tone (a name in the palette) that it is filled with."""
 
     layer: int
     tone: str
@@ -28,7 +28,7 @@ class Part(NamedTuple):
 CIRCLE: Points = np.exp(1j * np.linspace(0, 2 * pi, 18, endpoint=False))
 CAP: Points = np.exp(1j * np.linspace(pi / 2, -pi / 2, 5))
 T = np.linspace(0, 1, 7)
-# By the number of points on a path: how they blend along it, and how they blend into its heading.
+# By the number of points of a path: their weights along the path, and their weights in its direction.
 BLEND = {2: np.array([[1, 0.5, 0], [0, 0.5, 1]]), 3: np.stack([(1 - T) ** 2, 2 * T * (1 - T), T**2])}
 SLOPE = {2: np.array([[-1, -1, -1], [1, 1, 1]]), 3: np.stack([T - 1, 1 - 2 * T, T])}
 
@@ -47,7 +47,7 @@ def poly(*corners: complex) -> Points:
 
 
 def tube(path: Sequence[complex], *radii: float) -> Points:
-    """A limb: a path of two points, or of three that are bent into a curve, with a radius at each."""
+    """Return the outline of a limb: a line of two points or a curve of three, with a radius at each point."""
     line, radius = np.dot(path, BLEND[len(path)]), np.dot(radii, BLEND[len(path)])
     heading = np.dot(path, SLOPE[len(path)])
     heading /= np.abs(heading) + 1e-9
@@ -59,7 +59,7 @@ def tube(path: Sequence[complex], *radii: float) -> Points:
 def beast(
     rng: Generator, length: float, girth: float, leg: float, thick: float, pitch: float
 ) -> tuple[list[Part], complex, complex]:
-    """A trunk on four legs that faces right and stands on y = 0; also where its rump and shoulder are."""
+    """Draw a trunk on four legs that faces right and stands on y = 0; also return its rump and shoulder."""
     rump = complex(0, -leg)
     shoulder = rump + rect(length, -pitch)
     stride = rng.uniform(-0.45, 0.45) * leg
@@ -267,7 +267,7 @@ def person(rng: Generator) -> list[Part]:
 
 
 def scene(rng: Generator) -> list[Part]:
-    """What may stand behind a thing, in the unit square: ground, hills, trees, clouds, crates, posts."""
+    """Draw a random background in the unit square: ground, hills, trees, clouds, crates, posts."""
     draw = rng.uniform
     level = draw(0.55, 0.9)
     parts = [Part(-9, "ground", box(-0.2, level, 1.2, 1.2))]

@@ -1,4 +1,4 @@
-"""Who holds what, as rows: what each client trains, validates and is tested on, and what is unseen."""
+"""A partition as row numbers: training, validation and test rows of each client, and the rows of unseen domains."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,72 +8,74 @@ import torch
 
 from ...images import Domains, Split, View
 
-Rows = Mapping[str, np.ndarray]  # rows by the domain that they are of
+Rows = Mapping[str, np.ndarray]  # row numbers by domain
 
 
-class Holding(NamedTuple):
+class ClientRows(NamedTuple):
     """The rows of one client."""
 
-    domain: str  # that it stands for
+    domain: str  # the domain that the client represents
     train: Rows
     val: Rows
-    test: Mapping[str, np.ndarray] = {}  # kept apart from both
+    test: Mapping[str, np.ndarray] = {}  # used for neither training nor validation
 
 
-class Division(NamedTuple):
-    """The clients by name, and the rows of each domain that is left out."""
+class Partition(NamedTuple):
+    """The rows of each client, and the rows of each unseen domain."""
 
-    clients: Mapping[str, Holding]
+    clients: Mapping[str, ClientRows]
     tests: Rows
 
 
-def hand_out(domains: Domains, division: Division) -> tuple[dict[str, dict[str, Split]], dict[str, Split]]:
-    """The clients' images, each a `train` and a `val` split; and those of each domain that is left out."""
+def build_splits(domains: Domains, partition: Partition) -> tuple[dict[str, dict[str, Split]], dict[str, Split]]:
+    """Return the `train` and `val` split of each client, and the split of each unseen domain."""
     sites = {}
-    for name, holding in division.clients.items():
-        train, val = taken(domains, holding.train), taken(domains, holding.val)
-        sites[name] = {"train": completed(domains, train, train), "val": completed(domains, val, train)}
-    unseen = {domain: taken(domains, {domain: rows}) for domain, rows in division.tests.items()}
-    return sites, {domain: completed(domains, split, split) for domain, split in unseen.items()}
+    for name, rows in partition.clients.items():
+        train, val = select_rows(domains, rows.train), select_rows(domains, rows.val)
+        sites[name] = {"train": preprocess_split(domains, train, train), "val": preprocess_split(domains, val, train)}
+    unseen = {domain: select_rows(domains, {domain: rows}) for domain, rows in partition.tests.items()}
+    return sites, {domain: preprocess_split(domains, split, split) for domain, split in unseen.items()}
 
 
-def own_tests(domains: Domains, division: Division) -> dict[str, Split]:
-    """What each client kept apart: images of its own domain that nobody trains on or chooses by."""
+def local_tests(domains: Domains, partition: Partition) -> dict[str, Split]:
+    """Return the local test split of each client that has one; it is used for neither training nor selection."""
     return {
-        name: completed(domains, taken(domains, holding.test), taken(domains, holding.train))
-        for name, holding in division.clients.items()
-        if holding.test
+        name: preprocess_split(domains, select_rows(domains, rows.test), select_rows(domains, rows.train))
+        for name, rows in partition.clients.items()
+        if rows.test
     }
 
 
-def completed(domains: Domains, split: Split, own: Split) -> Split:
-    """A split with its gaps filled by what the site knows of its `own` training rows; images have none."""
+def preprocess_split(domains: Domains, split: Split, train: Split) -> Split:
+    """Fill in missing values of a split from the site's training split; images are returned unchanged."""
     if domains.complete is None:
         return split
-    (x, y), (mine, labels) = split, own
-    return domains.complete((x[:], y), (mine[:], labels))
+    (x, y), (train_x, train_y) = split, train
+    return domains.complete((x[:], y), (train_x[:], train_y))
 
 
-def taken(domains: Domains, rows: Rows) -> Split:
-    """Some rows of some domains; the images themselves stay where they are."""
-    picked = {domain: torch.from_numpy(np.asarray(some, np.int64)) for domain, some in rows.items()}
-    images = View([domains.images[domain][0] for domain in picked], list(picked.values()))
-    return images, torch.cat([domains.images[domain][1][some] for domain, some in picked.items()])
+def select_rows(domains: Domains, rows: Rows) -> Split:
+    """Return a view of some rows of some domains, with their labels; images are not copied."""
+    indices = {domain: torch.from_numpy(np.asarray(index, np.int64)) for domain, index in rows.items()}
+    images = View([domains.images[domain][0] for domain in indices], list(indices.values()))
+    return images, torch.cat([domains.images[domain][1][index] for domain, index in indices.items()])
 
 
-def everything(domains: Domains, domain: str) -> np.ndarray:
-    """All rows of a domain."""
+def all_rows(domains: Domains, domain: str) -> np.ndarray:
+    """Return all row numbers of a domain."""
     return np.arange(len(domains.images[domain][1]))
 
 
-def by_class(domains: Domains, rows: Rows) -> list[int]:
+def class_counts(domains: Domains, rows: Rows) -> list[int]:
     """Count the samples of each class among some rows."""
-    labels = [domains.images[domain][1][torch.from_numpy(np.asarray(some, np.int64))] for domain, some in rows.items()]
-    every = torch.cat(labels) if labels else torch.zeros(0, dtype=torch.int64)
-    counts: list[int] = torch.bincount(every, minlength=len(domains.classes)).tolist()
+    labels = [
+        domains.images[domain][1][torch.from_numpy(np.asarray(index, np.int64))] for domain, index in rows.items()
+    ]
+    all_labels = torch.cat(labels) if labels else torch.zeros(0, dtype=torch.int64)
+    counts: list[int] = torch.bincount(all_labels, minlength=len(domains.classes)).tolist()
     return counts
 
 
-def count(rows: Rows) -> int:
-    """How many rows there are."""
-    return sum(len(some) for some in rows.values())
+def count_rows(rows: Rows) -> int:
+    """Count rows over all domains."""
+    return sum(len(index) for index in rows.values())

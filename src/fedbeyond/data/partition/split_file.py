@@ -1,4 +1,4 @@
-"""A split as a file, to be shared and reused: what each client trains and validates on, and what is unseen."""
+"""Split files: save and load a partition as JSON, so that runs and people can share it."""
 
 import hashlib
 import json
@@ -11,147 +11,153 @@ import numpy as np
 from ..._io import storing, write
 from ...errors import ConfigError, DataError
 from ...images import Domains
-from .assignment import Division, Holding, Rows, count
+from .assignment import ClientRows, Partition, Rows, count_rows
 
 FORMAT = "fedbeyond split 1"
-ALL = "all"  # in the place of a list of every image
-SOME = 3  # names that are given as examples
+ALL = "all"  # written instead of a list of every image
+MAX_EXAMPLES = 3  # names in a message
+
+REMEDY = "make a new split with fedbeyond data split"
 
 
-def save(path: Path, division: Division, domains: Domains, target: str) -> None:
-    """Write who holds what: images by the names of their files, or by their numbers where they have none."""
+def save(path: Path, partition: Partition, domains: Domains, target: str) -> None:
+    """Write a partition; images are given by file name, or by row number if they have no names."""
 
     def named(rows: Rows) -> dict[str, Any]:
-        told: dict[str, Any] = {}
-        for domain, some in rows.items():
+        entries: dict[str, Any] = {}
+        for domain, index in rows.items():
             names = domains.note(domain).names
-            whole = np.array_equal(some, np.arange(len(domains.images[domain][1])))
-            told[domain] = ALL if whole else [names[row] if names else int(row) for row in some]
-        return told
+            complete = np.array_equal(index, np.arange(len(domains.images[domain][1])))
+            entries[domain] = ALL if complete else [names[row] if names else int(row) for row in index]
+        return entries
 
     clients = {}
-    for name, holding in division.clients.items():
-        clients[name] = {"domain": holding.domain, "train": named(holding.train), "val": named(holding.val)}
-        clients[name] |= {"test": named(holding.test)} if holding.test else {}
-    about = {
+    for name, rows in partition.clients.items():
+        clients[name] = {"domain": rows.domain, "train": named(rows.train), "val": named(rows.val)}
+        clients[name] |= {"test": named(rows.test)} if rows.test else {}
+    described = {
         domain: {"images": len(domains.images[domain][1]), "digest": digest(domains, domain)}
         for domain in domains.images
     }
-    told = {"format": FORMAT, "classes": domains.classes, "target": target, "domains": about}
-    told |= {"clients": clients, "unseen": named(division.tests)}
+    content = {"format": FORMAT, "classes": domains.classes, "target": target, "domains": described}
+    content |= {"clients": clients, "unseen": named(partition.tests)}
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, json.dumps(told, indent=1).encode())
+    write(path, json.dumps(content, indent=1).encode())
 
 
 def digest(domains: Domains, domain: str) -> str:
-    """What tells a domain's images from others: their names, or their contents, and their labels."""
+    """Compute a digest of a domain's labels and of the names, or else the contents, of its images."""
     note, labels = domains.note(domain), domains.images[domain][1].tolist()
     names = note.names or range(len(labels))
-    seen = hashlib.sha256(note.digest.encode())
+    hashed = hashlib.sha256(note.digest.encode())
     for name, label in sorted(zip(names, labels, strict=True)):
-        seen.update(f"{name}\0{domains.classes[label]}\n".encode())
-    return seen.hexdigest()[:16]
+        hashed.update(f"{name}\0{domains.classes[label]}\n".encode())
+    return hashed.hexdigest()[:16]
 
 
-def load(path: Path, domains: Domains, target: str | None) -> Division:
-    """Read who holds what, and refuse data that are not those it was made for."""
-    told = read(path)
-    if told["target"] != target:
-        raise ConfigError(f"{path} leaves out {told['target']}, this run {target}; choose another split or target")
-    wrong = list(differences(told, domains))
+def load(path: Path, domains: Domains, target: str | None) -> Partition:
+    """Read a partition; raise if it was made for another target or other data."""
+    content = read(path)
+    if content["target"] != target:
+        raise ConfigError(
+            f"{path} was made for target {content['target']}, this run has target {target}; "
+            f"choose another split file or target"
+        )
+    wrong = list(differences(content, domains))
     if wrong:
-        raise DataError(f"{path} was made for other data: {'; '.join(wrong)}; use those data, or make a new split")
-    places = {domain: {name: row for row, name in enumerate(domains.note(domain).names)} for domain in domains.images}
+        raise DataError(f"{path} was made for other data: {'; '.join(wrong)}; use those data, or {REMEDY}")
+    row_of = {domain: {name: row for row, name in enumerate(domains.note(domain).names)} for domain in domains.images}
 
-    def rows(named: dict[str, Any]) -> Rows:
-        found = {}
-        for domain, some in named.items():
-            whole = range(len(domains.images[domain][1]))
-            known = places[domain] or whole
-            found[domain] = np.array(whole if some == ALL else [known[name] for name in some], np.int64)
-        return found
+    def rows(entries: dict[str, Any]) -> Rows:
+        indices = {}
+        for domain, names in entries.items():
+            every = range(len(domains.images[domain][1]))
+            known = row_of[domain] or every
+            indices[domain] = np.array(every if names == ALL else [known[name] for name in names], np.int64)
+        return indices
 
     try:
         clients = {
-            name: Holding(held["domain"], rows(held["train"]), rows(held["val"]), rows(held.get("test", {})))
-            for name, held in told["clients"].items()
+            name: ClientRows(entry["domain"], rows(entry["train"]), rows(entry["val"]), rows(entry.get("test", {})))
+            for name, entry in content["clients"].items()
         }
-        division = Division(clients, rows(told["unseen"]))
+        partition = Partition(clients, rows(content["unseen"]))
     except (KeyError, IndexError, TypeError) as error:
-        raise DataError(f"{path} speaks of {error}, which is not there; make a new split") from None
-    require_unseen(path, division, told["target"])
-    require_once(path, division)
-    return division
+        raise DataError(f"{path} names {error}, which the data do not have; {REMEDY}") from None
+    require_unseen(path, partition, content["target"])
+    require_disjoint(path, partition)
+    return partition
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The contents of a split file."""
+    """Return the content of a split file; raise if it is not one."""
     try:
-        told = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(
-            f"cannot read the split {path}: {error.strerror}; make it with fedbeyond data split"
+            f"cannot read the split file {path}: {error.strerror}; make it with fedbeyond data split"
         ) from None
     except ValueError as error:
-        raise ConfigError(f"{path} is not a split ({error}); make one with fedbeyond data split") from None
+        raise ConfigError(f"{path} is not a split file ({error}); make one with fedbeyond data split") from None
     keys = {"classes", "target", "domains", "clients", "unseen"}
-    if not isinstance(told, dict) or told.get("format") != FORMAT or not keys <= told.keys():
-        raise ConfigError(f"{path} is not a split of this version ({FORMAT}); make one with fedbeyond data split")
-    return told
+    if not isinstance(content, dict) or content.get("format") != FORMAT or not keys <= content.keys():
+        raise ConfigError(f"{path} is not a split file of this version ({FORMAT}); make one with fedbeyond data split")
+    return content
 
 
-def differences(told: dict[str, Any], domains: Domains) -> Iterator[str]:
-    """What the data of a split have and these have not, and the other way round."""
-    if tuple(told["classes"]) != domains.classes:
-        odd = sorted(set(told["classes"]) ^ set(domains.classes))
-        yield f"its classes are {', '.join(odd[:SOME]) if odd else 'in another order'} unlike here"
-    for domain in sorted(set(told["domains"]) ^ set(domains.images)):
-        yield f"domain {domain!r} is only {'there' if domain in told['domains'] else 'here'}"
-    for domain in sorted(set(told["domains"]) & set(domains.images)):
-        there, here = told["domains"][domain]["images"], len(domains.images[domain][1])
+def differences(content: dict[str, Any], domains: Domains) -> Iterator[str]:
+    """Describe how the data differ from those that a split file was made for."""
+    if tuple(content["classes"]) != domains.classes:
+        odd = sorted(set(content["classes"]) ^ set(domains.classes))
+        yield f"only one of them has the classes {', '.join(odd[:MAX_EXAMPLES])}" if odd else "classes in another order"
+    for domain in sorted(set(content["domains"]) ^ set(domains.images)):
+        yield f"domain {domain!r} is only in {'the split file' if domain in content['domains'] else 'the data'}"
+    for domain in sorted(set(content["domains"]) & set(domains.images)):
+        expected, actual = content["domains"][domain]["images"], len(domains.images[domain][1])
         names = set(domains.note(domain).names)
-        used = {name for name in mentioned(told, domain) if isinstance(name, str)}
+        used = {name for name in mentioned(content, domain) if isinstance(name, str)}
         if names and used - names:
-            gone = sorted(used - names)
-            yield f"{domain!r} lacks {len(gone)} of its images, as {', '.join(gone[:SOME])}"
-        elif there != here:
-            yield f"{domain!r} has {there:,} images there and {here:,} here"
-        elif told["domains"][domain]["digest"] != digest(domains, domain):
-            yield f"{domain!r} has as many images here, but other names, labels or contents"
+            missing = sorted(used - names)
+            yield f"{domain!r} lacks {len(missing)} of the split's images, such as {', '.join(missing[:MAX_EXAMPLES])}"
+        elif expected != actual:
+            yield f"{domain!r} has {expected:,} images in the split file and {actual:,} in the data"
+        elif content["domains"][domain]["digest"] != digest(domains, domain):
+            yield f"{domain!r} has the same number of images, but other names, labels or contents"
 
 
-def mentioned(told: dict[str, Any], domain: str) -> Iterator[object]:
-    """Every image of a domain that a split names."""
-    for held in (*told["clients"].values(), {"unseen": told["unseen"]}):
+def mentioned(content: dict[str, Any], domain: str) -> Iterator[object]:
+    """Yield every image of a domain that a split file names."""
+    for entry in (*content["clients"].values(), {"unseen": content["unseen"]}):
         for part in ("train", "val", "test", "unseen"):
-            some = held.get(part, {}).get(domain, [])
-            yield from () if some == ALL else some
+            names = entry.get(part, {}).get(domain, [])
+            yield from () if names == ALL else names
 
 
-def require_unseen(path: Path, division: Division, target: str) -> None:
-    """Refuse a split that measures on other domains than it says, or in which clients hold images of those."""
-    if set(division.tests) != set(target.split("+")) or not all(map(len, division.tests.values())):
-        raise DataError(f"{path}: leaves out {target}, but its unseen images are not those; make a new split")
-    for name, holding in division.clients.items():
-        known = sorted(division.tests.keys() & (holding.train.keys() | holding.val.keys() | holding.test.keys()))
+def require_unseen(path: Path, partition: Partition, target: str) -> None:
+    """Raise if the unseen images are not those of the target, or if a client has images of the target."""
+    if set(partition.tests) != set(target.split("+")) or not all(map(len, partition.tests.values())):
+        raise DataError(f"{path}: its target is {target}, but its unseen images are not those of {target}; {REMEDY}")
+    for name, rows in partition.clients.items():
+        known = sorted(partition.tests.keys() & (rows.train.keys() | rows.val.keys() | rows.test.keys()))
         if known:
             raise DataError(
-                f"{path}: client {name!r} holds images of {known[0]!r}, which is to be unseen; take them out"
+                f"{path}: client {name!r} has images of {known[0]!r}, which must be unseen; remove them from the file"
             )
 
 
-def require_once(path: Path, division: Division) -> None:
-    """Refuse a split in which an image is held twice, or a client has nothing."""
-    held: dict[str, list[np.ndarray]] = {}
-    for name, holding in division.clients.items():
-        if not count(holding.train) or not count(holding.val):
-            raise DataError(f"{path}: client {name!r} has nothing to train on or nothing to validate with")
-        for rows in (holding.train, holding.val, holding.test):
-            for domain, some in rows.items():
-                held.setdefault(domain, []).append(some)
-    held |= {domain: [*held.get(domain, []), rows] for domain, rows in division.tests.items()}
-    for domain, parts in held.items():
-        every = np.concatenate(parts)
-        if len(np.unique(every)) < len(every):
-            raise DataError(f"{path}: images of {domain!r} are held twice; each may be in one place only")
+def require_disjoint(path: Path, partition: Partition) -> None:
+    """Raise if an image is used twice, or if a client has no training or no validation images."""
+    used: dict[str, list[np.ndarray]] = {}
+    for name, rows in partition.clients.items():
+        train, val = count_rows(rows.train), count_rows(rows.val)
+        if not train or not val:
+            raise DataError(f"{path}: client {name!r} has {train} training and {val} validation images; give it both")
+        for part in (rows.train, rows.val, rows.test):
+            for domain, index in part.items():
+                used.setdefault(domain, []).append(index)
+    used |= {domain: [*used.get(domain, []), rows] for domain, rows in partition.tests.items()}
+    for domain, parts in used.items():
+        joined = np.concatenate(parts)
+        if len(np.unique(joined)) < len(joined):
+            raise DataError(f"{path}: some images of {domain!r} are used twice; keep each in one split of one client")

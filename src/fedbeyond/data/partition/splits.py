@@ -1,4 +1,4 @@
-"""Who holds what: some domains are left out and never looked at in training, the others are shared out to clients."""
+"""Partition a dataset: leave domains out as unseen, and divide the others among clients."""
 
 from typing import Literal, NamedTuple
 
@@ -9,31 +9,31 @@ from ...errors import ConfigError, DataError
 from ...images import Domains
 from ...site import derive
 from ...spec import unseen_domains
-from .assignment import Division, Holding, Rows, everything
+from .assignment import ClientRows, Partition, Rows, all_rows
 from .mixing import mix, nearest
 
-FEWEST = 4  # images that a client needs: some to train on, one to validate with
+MIN_IMAGES = 4  # of a client: some to train on, one to validate with
 
 Array = np.ndarray
 
 
 class Rules(NamedTuple):
-    """How the images of the domains that take part are shared out, and which of the others are unseen."""
+    """Options of a partition: how source domains are divided among clients, and which target images are unseen."""
 
-    validation: float | Literal["field"] = 0.1  # a share, or the field's own
+    validation: float | Literal["official"] = 0.1  # a share, or the dataset's official split
     clients: int = 1  # of each domain
-    skew: float | None = None  # Dirichlet's concentration; None: labels spread evenly
-    mixing: float = 0.0  # share of each client's images that is swapped with the other clients'
+    skew: float | None = None  # concentration of the Dirichlet distribution; None: labels are spread evenly
+    mixing: float = 0.0  # share of each client's images that is exchanged with other clients
     disjoint: Literal["groups"] | None = None  # what stays together
     target_part: Literal["whole", "test"] = "whole"
-    test: float | Literal["field"] = 0.0  # of the clients' own images; a share, or the field's own
+    test: float | Literal["official"] = 0.0  # of each client's images; a share, or the dataset's official split
 
 
 PLAIN = Rules()
 
 
-def sources(names: list[str], target: str | None) -> list[str]:
-    """The domains that take part when `target` (several with a plus between them) does not."""
+def source_domains(names: list[str], target: str | None) -> list[str]:
+    """Return the domains that remain when `target` (several are joined by a plus) is unseen."""
     if len(names) < 2:
         raise DataError(
             f"{len(names)} domain found ({', '.join(names)}); one to leave out and one to train on are needed"
@@ -48,124 +48,129 @@ def sources(names: list[str], target: str | None) -> list[str]:
     return [name for name in names if name not in unseen]
 
 
-def divide(domains: Domains, target: str | None, seed: int, rules: Rules = PLAIN) -> Division:
-    """Which rows each client trains and validates on, and which are unseen.
+def divide(domains: Domains, target: str | None, seed: int, rules: Rules = PLAIN) -> Partition:
+    """Return the training and validation rows of each client, and the unseen rows.
 
-    A domain is one client, or several, among whom its labels are spread evenly or with a Dirichlet skew; then clients
-    swap images as far as `mixing` says; then each keeps some apart for a test, and some for validation.
+    A domain is one client, or several; its labels are spread evenly among them or with a Dirichlet skew. Then clients
+    exchange images according to `mixing`. Then each client reserves images for its local test and for validation.
     """
-    clients = holdings(domains, sources(sorted(domains.images), target), seed, rules)
-    return Division(clients, {name: left_out(domains, name, rules) for name in unseen_domains(target)})
+    clients = assign_clients(domains, source_domains(sorted(domains.images), target), seed, rules)
+    return Partition(clients, {name: unseen_rows(domains, name, rules) for name in unseen_domains(target)})
 
 
-def left_out(domains: Domains, domain: str, rules: Rules) -> Array:
-    """The rows of a domain that takes no part: all, or the field's own test part."""
-    return everything(domains, domain) if rules.target_part == "whole" else fold(domains, domain, "test", WHOLE)
+def unseen_rows(domains: Domains, domain: str, rules: Rules) -> Array:
+    """Return the rows of an unseen domain that are tested: all, or its official test part."""
+    if rules.target_part == "whole":
+        return all_rows(domains, domain)
+    return official_rows(domains, domain, "test", "train.target_part = 'whole'")
 
 
-def holdings(domains: Domains, own: list[str], seed: int, rules: Rules) -> dict[str, Holding]:
-    """What the clients of the domains `own` hold; without mixing it does not depend on other domains."""
-    table = Table.of(domains, own, rules)
-    held, homes = {}, {}
-    for place, domain in enumerate(own):
-        rows = np.flatnonzero((table.domain == place) & (table.fold != UNUSED))
-        for name, some in shares(table.label[rows], rules.clients, rules.skew, domain, seed, table.unit[rows]).items():
-            held[name], homes[name] = rows[some], domain
+def assign_clients(domains: Domains, names: list[str], seed: int, rules: Rules) -> dict[str, ClientRows]:
+    """Return the rows of the clients of the named domains; without mixing, other domains do not change them."""
+    table = Table.of(domains, names, rules)
+    client_rows, domain_of = {}, {}
+    for number, domain in enumerate(names):
+        rows = np.flatnonzero((table.domain == number) & (table.fold != UNUSED))
+        units = table.unit[rows]
+        for client, part in split_rows(table.label[rows], rules.clients, rules.skew, domain, seed, units).items():
+            client_rows[client], domain_of[client] = rows[part], domain
     if rules.mixing:
-        held = mix(held, table.unit, table.domain, table.label, rules.mixing, seed)
+        client_rows = mix(client_rows, table.unit, table.domain, table.label, rules.mixing, seed)
     clients = {}
-    for name, rows in held.items():
-        rest, test = kept_apart(table, rows, rules, name, seed)
-        if rules.validation == "field":
-            train, val = by_field(table.fold[rest], name)
+    for client, rows in client_rows.items():
+        rest, test = cut_test(table, rows, rules, client, seed)
+        if rules.validation == "official":
+            train, val = official_split(table.fold[rest], client)
         else:
-            train, val = cut(table.unit[rest], rules.validation, name, seed, of=len(rows))
-        parts = (table.by_domain(own, some) for some in (rest[train], rest[val], test))
-        clients[name] = Holding(homes[name], *parts)
+            train, val = cut(table.unit[rest], rules.validation, client, seed, of=len(rows))
+        parts = (table.by_domain(names, part) for part in (rest[train], rest[val], test))
+        clients[client] = ClientRows(domain_of[client], *parts)
     return clients
 
 
-WHOLE = "train.target_part = 'whole'"
 UNUSED, TRAIN, VAL, TEST = -1, 0, 1, 2
 
 
 class Table(NamedTuple):
-    """All images of the domains that take part, one after another, and what decides where each goes."""
+    """All images of the source domains in one list: columns by which they are assigned to clients and splits."""
 
-    domain: Array  # place in the list of domains
+    domain: Array  # index in the list of domains
     row: Array
     label: Array
     unit: Array  # images of one unit stay together
     fold: Array
 
     @classmethod
-    def of(cls, domains: Domains, own: list[str], rules: Rules) -> "Table":
-        """The images of the domains `own`."""
+    def of(cls, domains: Domains, names: list[str], rules: Rules) -> "Table":
+        """Build the table of the named domains."""
         columns: list[list[Array]] = [[], [], [], [], []]
         units = 0
-        for place, domain in enumerate(own):
-            row = everything(domains, domain)
-            unit = row if rules.disjoint is None else grouped(domains, domain)
-            part = np.full(len(row), TRAIN)
-            if rules.validation == "field":
-                part[:] = UNUSED
-                part[fold(domains, domain, "train")], part[fold(domains, domain, "val")] = TRAIN, VAL
-            if rules.test == "field":
-                part[fold(domains, domain, "test", "a share, as in train.test = 0.1")] = TEST
+        for number, domain in enumerate(names):
+            row = all_rows(domains, domain)
+            unit = row if rules.disjoint is None else group_numbers(domains, domain)
+            fold = np.full(len(row), TRAIN)
+            if rules.validation == "official":
+                fold[:] = UNUSED
+                fold[official_rows(domains, domain, "train")], fold[official_rows(domains, domain, "val")] = TRAIN, VAL
+            if rules.test == "official":
+                fold[official_rows(domains, domain, "test", "a share, such as train.test = 0.1")] = TEST
             label = domains.images[domain][1].numpy()
-            for column, more in zip(columns, (np.full(len(row), place), row, label, unit + units, part), strict=True):
+            values = (np.full(len(row), number), row, label, unit + units, fold)
+            for column, more in zip(columns, values, strict=True):
                 column.append(more)
             units += int(unit.max(initial=-1)) + 1
         return cls(*(np.concatenate(column) for column in columns))
 
-    def by_domain(self, own: list[str], index: Array) -> Rows:
-        """Some images as rows of their domains."""
-        places = self.domain[index]
-        return {own[place]: self.row[index[places == place]] for place in np.unique(places)}
+    def by_domain(self, names: list[str], index: Array) -> Rows:
+        """Return some images as rows of their domains."""
+        numbers = self.domain[index]
+        return {names[number]: self.row[index[numbers == number]] for number in np.unique(numbers)}
 
 
-def grouped(domains: Domains, domain: str) -> Array:
-    """The number of each image's group."""
+def group_numbers(domains: Domains, domain: str) -> Array:
+    """Return the group number of each image of a domain."""
     groups = domains.note(domain).groups
     if not groups:
         raise DataError(
-            f"train.disjoint = 'groups' keeps the images of a patient, case or slide together, and nothing says which "
-            f"images of {domain!r} belong together; leave train.disjoint out, or use data that say it"
+            f"train.disjoint = 'groups' keeps the images of a patient, case or slide together, but domain {domain!r} "
+            f"has no groups; leave train.disjoint out, or use a dataset with groups (camelyon17, midog)"
         )
     return np.unique(np.array(groups), return_inverse=True)[1]
 
 
-def kept_apart(table: Table, rows: Array, rules: Rules, name: str, seed: int) -> tuple[Array, Array]:
-    """A client's rows without, and those for, a test of its own; none by default."""
-    if rules.test == "field":
-        own = table.fold[rows] == TEST
-        if not own.any():
+def cut_test(table: Table, rows: Array, rules: Rules, name: str, seed: int) -> tuple[Array, Array]:
+    """Divide a client's rows into the rest and its local test; by default the test is empty."""
+    if rules.test == "official":
+        is_test = table.fold[rows] == TEST
+        if not is_test.any():
             raise DataError(
-                f"{name!r} holds no image of the field's 'test' part; lower train.clients_per_domain, or take a share, "
-                "as in train.test = 0.2"
+                f"{name!r} has no image of the official 'test' part; lower train.clients_per_domain, or use a share, "
+                "such as train.test = 0.2"
             )
-        return rows[~own], rows[own]
+        return rows[~is_test], rows[is_test]
     if not rules.test:
         return rows, rows[:0]
     rest, test = cut(table.unit[rows], rules.test, name, seed, "test")
     return rows[rest], rows[test]
 
 
-def fold(domains: Domains, domain: str, part: str, instead: str = "a share, as in train.validation = 0.1") -> Array:
-    """The rows of a part of the field's own split."""
+def official_rows(
+    domains: Domains, domain: str, part: str, instead: str = "a share, such as train.validation = 0.1"
+) -> Array:
+    """Return the rows of a part of a domain's official split."""
     folds = domains.note(domain).folds
     if not len(folds.get(part, ())):
-        has = f"its parts are {', '.join(folds)}" if folds else "it comes with no split"
-        raise DataError(f"domain {domain!r} has no {part!r} part of the field's own: {has}; take {instead}")
+        has = f"its parts are {', '.join(folds)}" if folds else "it has no official split"
+        raise DataError(f"domain {domain!r} has no official {part!r} part: {has}; use {instead}")
     return np.asarray(folds[part])
 
 
-def shares(
+def split_rows(
     labels: Array, clients: int, skew: float | None, domain: str, seed: int, units: Array | None = None
 ) -> dict[str, Array]:
-    """A domain's rows shared out among clients; each class by proportions of its own if there is a `skew`.
+    """Divide a domain's rows among clients; with a `skew`, each class by proportions drawn for it.
 
-    Rows of one unit go to one client; a unit counts for the class that most of its rows have.
+    Rows of one unit go to one client; a unit counts as the class that most of its rows have.
     """
     if clients == 1:
         return {domain: np.arange(len(labels))}
@@ -173,62 +178,62 @@ def shares(
     common = majority(unit, labels)
     rng = np.random.default_rng(derive(seed, "shares", domain))
     for _ in range(1000):
-        held: list[list[int]] = [[] for _ in range(clients)]
+        client_units: list[list[int]] = [[] for _ in range(clients)]
         for label in range(int(labels.max()) + 1):
             index = rng.permutation(np.flatnonzero(common == label))
             parts = np.full(clients, 1 / clients) if skew is None else rng.dirichlet(np.full(clients, skew))
             cuts = np.round(np.cumsum(parts)[:-1] * len(index)).astype(int)
-            for mine, more in zip(held, np.split(index, cuts), strict=True):
-                mine.extend(more.tolist())
-        rows = [np.flatnonzero(np.isin(unit, mine)) for mine in held]
-        if min(map(len, rows)) >= FEWEST and min(map(len, held)) > 1:  # two units: one for each side
+            for assigned, more in zip(client_units, np.split(index, cuts), strict=True):
+                assigned.extend(more.tolist())
+        rows = [np.flatnonzero(np.isin(unit, assigned)) for assigned in client_units]
+        if min(map(len, rows)) >= MIN_IMAGES and min(map(len, client_units)) > 1:  # two units: to train and validate
             width = len(str(clients - 1))
-            return {f"{domain}-{i:0{width}}": some for i, some in enumerate(rows)}
+            return {f"{domain}-{i:0{width}}": part for i, part in enumerate(rows)}
     raise DataError(
-        f"domain {domain!r} has {len(labels)} images: too few for {clients} clients of at least {FEWEST} each "
+        f"domain {domain!r} has {len(labels)} images: too few for {clients} clients of at least {MIN_IMAGES} each "
         f"with label_skew {skew}; lower train.clients_per_domain or raise train.label_skew"
     )
 
 
 def majority(units: Array, labels: Array) -> Array:
-    """The label that most rows of each unit have."""
+    """Return the most frequent label of each unit."""
     classes = int(labels.max()) + 1
-    kinds, counts = np.unique(units * classes + labels, return_counts=True)
-    order = np.lexsort((counts, kinds // classes))  # the last of each unit is its most frequent
+    pairs, counts = np.unique(units * classes + labels, return_counts=True)
+    order = np.lexsort((counts, pairs // classes))  # the last of each unit is its most frequent
     common = np.empty(int(units.max()) + 1, np.int64)
-    common[kinds[order] // classes] = kinds[order] % classes
+    common[pairs[order] // classes] = pairs[order] % classes
     return common
 
 
 def cut(
     units: Array, share: float, name: str, seed: int, what: str = "validation", of: int | None = None
 ) -> tuple[Array, Array]:
-    """A client's rows shuffled and cut in two, the second for validation (or a test); a unit stays on one side.
+    """Shuffle a client's rows and cut a share off for validation (or a test); a unit stays on one side.
 
-    The share is that `of` so many rows, where some were taken away before.
+    The share is of `of` rows, if some rows were cut off before.
     """
-    held = max(1, round((of or len(units)) * share))
+    wanted = max(1, round((of or len(units)) * share))
     _, unit, sizes = np.unique(units, return_inverse=True, return_counts=True)
-    if held >= len(units) or len(sizes) < 2:
+    if wanted >= len(units) or len(sizes) < 2:
         raise DataError(
             f"{name!r} has {len(units)} images{f' in {len(sizes)} groups' if len(sizes) < len(units) else ''}: "
-            f"too few to keep {share:.0%} for {what}"
+            f"too few to keep {share:.0%} for {what}; add images, or lower train.clients_per_domain or the share"
         )
     stream = "split" if what == "validation" else what
     order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(derive(seed, stream, name))).numpy()
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    rows, first = np.argsort(place[unit], kind="stable"), nearest(sizes[order][:-1], held, least=1)
-    ends = int(sizes[order][:first].sum())
-    return rows[ends:], rows[:ends]
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    rows, first = np.argsort(rank[unit], kind="stable"), nearest(sizes[order][:-1], wanted, least=1)
+    end = int(sizes[order][:first].sum())
+    return rows[end:], rows[:end]
 
 
-def by_field(folds: Array, name: str) -> tuple[Array, Array]:
-    """A client's rows for training and validation as the field cuts them."""
+def official_split(folds: Array, name: str) -> tuple[Array, Array]:
+    """Return a client's training and validation rows according to the official split."""
     train, val = np.flatnonzero(folds == TRAIN), np.flatnonzero(folds == VAL)
     if not len(train) or not len(val):
         raise DataError(
-            f"{name!r} holds {len(train)} images of the field's 'train' part and {len(val)} of 'val', and needs some "
-            f"of both; lower train.clients_per_domain, or take a share, as in train.validation = 0.1"
+            f"{name!r} has {len(train)} images of the official 'train' part and {len(val)} of 'val', and needs some "
+            f"of both; lower train.clients_per_domain, or use a share, such as train.validation = 0.1"
         )
     return train, val

@@ -1,7 +1,8 @@
-"""Decode once: each domain's images as one file of bytes, mapped into memory and shared by runs and processes.
+"""The cache of decoded images: one file of bytes for each domain, memory-mapped and shared by runs and processes.
 
-A domain's file has a name made from what went into it. It grows under another name, block by block, the rows that are
-safely there noted beside it, and gets its own name when it is whole; whoever finds it under its name may trust it.
+The name of a file is a digest of what it was made from. A file is written under a temporary name, block by block, with
+the number of rows on disk in a JSON file beside it. It is renamed when it is complete, so a file under its final name
+is valid.
 """
 
 import fcntl
@@ -28,13 +29,13 @@ from ...images import Domains, Notes, mapped
 from .decode import VERSION, decoded
 from .listing import Files, Listing, Records
 
-BLOCK = 32 * 2**20  # bytes that are written, made safe and noted together
-SAMPLE = 16  # files whose contents count for the key, besides the size and time of all
-PATIENCE = 2.0  # seconds of waiting before it is said
+BLOCK = 32 * 2**20  # bytes that are written, synced and recorded together
+SAMPLE = 16  # files whose contents are part of the key, besides the size and time of all files
+PATIENCE = 2.0  # seconds to wait before a message is printed
 
 
-class Slot(NamedTuple):
-    """Where a domain's bytes are, or will be."""
+class CacheFile(NamedTuple):
+    """The cache file of a domain, complete or not."""
 
     domain: str
     path: Path
@@ -43,61 +44,61 @@ class Slot(NamedTuple):
     root: str
 
     def beside(self, ending: str) -> Path:
-        """A file of the same name with another ending."""
+        """Return the path of the same name with another ending."""
         return self.path.with_name(self.path.stem + ending)
 
     @property
     def row(self) -> int:
-        """Bytes of an image."""
+        """Return the number of bytes of an image."""
         return 3 * self.size**2
 
     @property
-    def whole(self) -> bool:
-        """Whether all is there."""
+    def complete(self) -> bool:
+        """Return whether all rows are in the file."""
         return self.path.is_file() and self.path.stat().st_size == self.rows * self.row
 
     @property
     def done(self) -> int:
-        """Rows that an earlier process made and left."""
+        """Return the number of rows that an earlier process has decoded."""
         try:
-            noted = int(json.loads(self.beside(".json").read_text("utf-8"))["done"])
-            return min(noted, self.beside(".partial").stat().st_size // self.row)
+            recorded = int(json.loads(self.beside(".json").read_text("utf-8"))["done"])
+            return min(recorded, self.beside(".partial").stat().st_size // self.row)
         except (OSError, ValueError, KeyError, TypeError):
             return 0
 
 
 def load(listing: Listing, size: int) -> Domains:
-    """A dataset that was found, at `size` pixels square: decoded when first used, read from the cache ever after."""
-    place, slots, notes = home(), {}, {}
+    """Return the dataset of a listing at `size` pixels square; decode the images that are not in the cache."""
+    folder, files, notes = home(), {}, {}
     for domain, records in listing.domains.items():
         key, contents = fingerprint(records.pixels)
-        plain = re.sub(r"[^\w.-]+", "-", domain)
-        name = f"{plain}-{size}-{digest(VERSION, size, key)[:20]}.pixels"
+        safe = re.sub(r"[^\w.-]+", "-", domain)
+        name = f"{safe}-{size}-{digest(VERSION, size, key)[:20]}.pixels"
         root = str(records.pixels.root) if isinstance(records.pixels, Files) else "an array"
-        slots[domain] = Slot(domain, place / name, len(records.labels), size, root)
+        files[domain] = CacheFile(domain, folder / name, len(records.labels), size, root)
         notes[domain] = Notes(names(records.pixels), records.folds, records.groups, contents)
-    require_room(place, [slot for slot in slots.values() if not slot.whole])
+    require_space(folder, [file for file in files.values() if not file.complete])
     images = {}
     for domain, records in listing.domains.items():
-        if not slots[domain].whole:
-            fill(slots[domain], records)
-        images[domain] = view(slots[domain]), torch.tensor(np.asarray(records.labels, np.int64))
+        if not files[domain].complete:
+            fill(files[domain], records)
+        images[domain] = view(files[domain]), torch.tensor(np.asarray(records.labels, np.int64))
     return Domains(listing.classes, images, notes)
 
 
 def home() -> Path:
-    """The folder of decoded images: FEDBEYOND_CACHE, or the user's cache."""
+    """Return the cache folder: FEDBEYOND_CACHE, or fedbeyond in the user's cache folder."""
     given, user = os.environ.get("FEDBEYOND_CACHE"), os.environ.get("XDG_CACHE_HOME")
     return Path(given).expanduser() if given else Path(user or "~/.cache").expanduser() / "fedbeyond"
 
 
 def digest(*parts: object) -> str:
-    """What some small things have in common with nothing else."""
+    """Compute a digest of some small values."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def names(pixels: Files | np.ndarray) -> tuple[str, ...]:
-    """What each image is called: its file, and the part of it that is meant."""
+    """Return the name of each image: its file, and its crop box if it has one; an empty tuple for arrays."""
     if not isinstance(pixels, Files):
         return ()
     if not pixels.boxes:
@@ -106,89 +107,89 @@ def names(pixels: Files | np.ndarray) -> tuple[str, ...]:
 
 
 def fingerprint(pixels: Files | np.ndarray) -> tuple[str, str]:
-    """What changes when images do; and for arrays, whose rows have no names, the same as a digest of their contents.
+    """Return a key that changes when the images change, and for arrays, which have no names, a digest of the contents.
 
-    Reading every file would cost as much as decoding it, so files count by name, size and time; the contents of a few
-    keep folders apart that were written in the same instant. Where the folder lies does not count: it may be moved.
+    Reading every file would cost as much as decoding it, so the key uses names, sizes and times. The contents of a few
+    files distinguish folders that were written at the same instant. The path of the folder is not used: it may move.
     """
-    seen = hashlib.sha256()
+    hashed = hashlib.sha256()
     if not isinstance(pixels, Files):
-        seen.update(f"{pixels.dtype} {pixels.shape}".encode())
+        hashed.update(f"{pixels.dtype} {pixels.shape}".encode())
         for start in range(0, len(pixels), 256):
-            seen.update(pixels[start : start + 256].tobytes())
-        return seen.hexdigest(), seen.hexdigest()
+            hashed.update(pixels[start : start + 256].tobytes())
+        return hashed.hexdigest(), hashed.hexdigest()
     path = str(pixels.root)
     try:
         for file, name in zip(pixels.names, names(pixels), strict=True):
             path = os.path.join(pixels.root, file)
-            found = os.stat(path)
-            seen.update(f"{name}\0{found.st_size} {found.st_mtime_ns}\n".encode())
+            status = os.stat(path)
+            hashed.update(f"{name}\0{status.st_size} {status.st_mtime_ns}\n".encode())
         for name in pixels.names[:: max(1, -(-len(pixels.names) // SAMPLE))]:
             path = os.path.join(pixels.root, name)
-            seen.update(Path(path).read_bytes())
+            hashed.update(Path(path).read_bytes())
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); put it back, or see to the folder") from None
-    return seen.hexdigest(), ""
+        raise DataError(f"{path}: cannot be read ({error.strerror}); restore the file or its permissions") from None
+    return hashed.hexdigest(), ""
 
 
-def require_room(place: Path, lacking: list[Slot]) -> None:
-    """Refuse to begin what the disk cannot hold."""
-    needed = sum((slot.rows - slot.done) * slot.row for slot in lacking)
+def require_space(folder: Path, incomplete: list[CacheFile]) -> None:
+    """Raise if the disk has too little space for the images that are not decoded yet."""
+    needed = sum((file.rows - file.done) * file.row for file in incomplete)
     if not needed:
         return
-    with storing(place):
-        place.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(place).free
+    with storing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
     if needed > free:
-        what = ", ".join(slot.domain for slot in lacking)
+        domains = ", ".join(file.domain for file in incomplete)
         raise StorageError(
-            f"decoding {what} needs {amount(needed)} in {place}, where {amount(free)} are free; make room, choose a "
-            f"smaller size, or name a folder on another disk with FEDBEYOND_CACHE"
+            f"decoding {domains} needs {amount(needed)} in {folder}, where {amount(free)} are free; free some space, "
+            f"choose a smaller size, or set FEDBEYOND_CACHE to a folder on another disk"
         )
 
 
 def amount(size: float) -> str:
-    """Bytes as people say them: 251 MB, 1.7 GB."""
+    """Format a number of bytes: 251 MB, 1.7 GB."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size:,.0f} bytes"
 
 
-def fill(slot: Slot, records: Records) -> None:
-    """Decode what is not yet decoded of a domain, unless another process does it meanwhile."""
-    with storing(slot.path.parent), alone(slot):
-        if slot.whole:
+def fill(file: CacheFile, records: Records) -> None:
+    """Decode the rows of a domain that are not decoded yet, unless another process does so meanwhile."""
+    with storing(file.path.parent), exclusive(file):
+        if file.complete:
             return
-        done, partial = slot.done, slot.beside(".partial")
-        told = f" ({done:,} more are there)" if done else ""
-        size = amount((slot.rows - done) * slot.row)
-        say(f"decoding {slot.domain}: {slot.rows - done:,} images, {size} into {slot.path.parent}{told}")
-        rows = track(range(done, slot.rows), f"decoding {slot.domain}")
-        with open(partial, "r+b" if done else "wb") as file:
-            file.truncate(done * slot.row)  # a block that was begun and not noted
-            note(slot, done)  # an older note may speak of a whole file that is gone
-            file.seek(0, os.SEEK_END)
-            while block := [decoded(records.pixels, row, slot.size) for row in islice(rows, max(1, BLOCK // slot.row))]:
-                file.write(np.stack(block).tobytes())
-                file.flush()
-                os.fsync(file.fileno())
+        done, partial = file.done, file.beside(".partial")
+        decoded_before = f" ({done:,} are decoded already)" if done else ""
+        size = amount((file.rows - done) * file.row)
+        report(f"decoding {file.domain}: {file.rows - done:,} images, {size} into {file.path.parent}{decoded_before}")
+        rows = track(range(done, file.rows), f"decoding {file.domain}")
+        with open(partial, "r+b" if done else "wb") as output:
+            output.truncate(done * file.row)  # drop a block that was begun and not recorded
+            record_progress(file, done)  # an older record may count the rows of a file that is gone
+            output.seek(0, os.SEEK_END)
+            while block := [decoded(records.pixels, row, file.size) for row in islice(rows, max(1, BLOCK // file.row))]:
+                output.write(np.stack(block).tobytes())
+                output.flush()
+                os.fsync(output.fileno())
                 done += len(block)
-                note(slot, done)
-        partial.replace(slot.path)
+                record_progress(file, done)
+        partial.replace(file.path)
 
 
-def note(slot: Slot, done: int) -> None:
-    """Write down what the bytes are and how many rows of them are there."""
-    told: dict[str, Any] = {"domain": slot.domain, "from": slot.root, "shape": [slot.rows, 3, slot.size, slot.size]}
-    told |= {"type": "uint8", "decoding": VERSION, "done": done}
-    fresh = slot.beside(".json.new")
-    fresh.write_text(json.dumps(told, indent=1), "utf-8")
-    fresh.replace(slot.beside(".json"))
+def record_progress(file: CacheFile, done: int) -> None:
+    """Write the shape, source and number of decoded rows of a cache file into the JSON file beside it."""
+    record: dict[str, Any] = {"domain": file.domain, "from": file.root, "shape": [file.rows, 3, file.size, file.size]}
+    record |= {"type": "uint8", "decoding": VERSION, "done": done}
+    fresh = file.beside(".json.new")
+    fresh.write_text(json.dumps(record, indent=1), "utf-8")
+    fresh.replace(file.beside(".json"))
 
 
 @contextmanager
-def alone(slot: Slot) -> Iterator[None]:
-    """No two processes decode the same: the second waits, and says so if that takes long."""
+def exclusive(file: CacheFile) -> Iterator[None]:
+    """Hold the lock of a cache file; wait while another process holds it, and print a message if that takes long."""
     began = time.monotonic()
-    with open(slot.beside(".lock"), "w") as lock:
+    with open(file.beside(".lock"), "w") as lock:
         while time.monotonic() - began < PATIENCE:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,31 +197,31 @@ def alone(slot: Slot) -> Iterator[None]:
             except BlockingIOError:
                 time.sleep(0.05)
         else:
-            say(f"waiting for another process that is decoding {slot.domain} into {slot.path.parent}")
+            report(f"waiting for another process that is decoding {file.domain} into {file.path.parent}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 @contextmanager
-def storing(place: Path) -> Iterator[None]:
-    """Turn what the system says of the cache into one line for the user."""
+def storing(folder: Path) -> Iterator[None]:
+    """Turn an OSError of the cache into a StorageError of one line."""
     try:
         yield
     except OSError as error:
         raise StorageError(
-            f"cannot write decoded images into {place}: {error.strerror or error}; make room or make it writable, or "
-            f"name another folder with FEDBEYOND_CACHE, then give the same command again: what was decoded is kept"
+            f"cannot write decoded images into {folder}: {error.strerror or error}; free some space, make the folder "
+            f"writable, or set FEDBEYOND_CACHE to another folder; then run the command again: decoded images are kept"
         ) from None
 
 
-def say(line: str) -> None:
-    """A line for whoever is waiting."""
+def report(line: str) -> None:
+    """Print a line to standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
-def view(slot: Slot) -> Tensor:
-    """The bytes of a domain, read from disk as they are asked for."""
-    shape = (slot.rows, 3, slot.size, slot.size)
-    if not slot.rows:
+def view(file: CacheFile) -> Tensor:
+    """Return the images of a domain as a memory-mapped tensor."""
+    shape = (file.rows, 3, file.size, file.size)
+    if not file.rows:
         return torch.empty(shape, dtype=torch.uint8)
-    return mapped(np.memmap(slot.path, np.uint8, "r", shape=shape))
+    return mapped(np.memmap(file.path, np.uint8, "r", shape=shape))

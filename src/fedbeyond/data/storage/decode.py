@@ -1,4 +1,4 @@
-"""Image files and arrays as bytes of one size: RGB, resized to a square, bilinear."""
+"""Decode image files and arrays to RGB bytes of one size: resized to a square, bilinear."""
 
 import struct
 from functools import lru_cache
@@ -13,28 +13,28 @@ from .listing import Files
 if TYPE_CHECKING:
     from PIL import Image
 
-VERSION = 1  # of what is computed here: another number makes all be decoded anew
-DEEP = ("I", "F")  # PIL's modes of 16 and 32 bits, which its conversion to RGB cuts off at 255
+VERSION = 1  # of the decoding below: a new number makes all images be decoded again
+DEEP = ("I", "F")  # PIL modes of 16 and 32 bits; PIL's conversion to RGB clips them at 255
 
 
 def decoded(pixels: Files | np.ndarray, row: int, size: int) -> np.ndarray:
-    """One image as bytes, 3 x size x size."""
+    """Return one image as bytes, 3 x size x size."""
     from PIL import Image
 
-    image = part(pixels, row) if isinstance(pixels, Files) else Image.fromarray(pixels[row]).convert("RGB")
-    small = image.resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(small).transpose(2, 0, 1)
+    image = crop(pixels, row) if isinstance(pixels, Files) else Image.fromarray(pixels[row]).convert("RGB")
+    resized = image.resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(resized).transpose(2, 0, 1)
 
 
-def part(files: Files, row: int) -> "Image.Image":
-    """An image file, or the part of it that is meant."""
+def crop(files: Files, row: int) -> "Image.Image":
+    """Return an image file, or the part of it inside its crop box."""
     path = files.root / files.names[row]
     return opened(path).crop(files.boxes[row]) if files.boxes else opened.__wrapped__(path)
 
 
-@lru_cache(maxsize=1)  # several parts of one large file follow each other
+@lru_cache(maxsize=1)  # consecutive rows are often crops of one large file
 def opened(path: Path) -> "Image.Image":
-    """A whole image file in RGB, the file closed again."""
+    """Open an image file and return all of it in RGB; the file is closed."""
     try:
         return rgb(path)
     except ValueError as error:
@@ -42,15 +42,15 @@ def opened(path: Path) -> "Image.Image":
 
 
 def rgb(file: Path | IO[bytes]) -> "Image.Image":
-    """An image file decoded to its end, in RGB; what is wrong with it is a ValueError of a few words."""
+    """Decode a whole image file to RGB; raise a ValueError with a short reason if that fails."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(file) as image:
             if image.mode.startswith(DEEP):
-                raise ValueError("more than 8 bits a pixel, which would all become white; write it with 8 bits")
+                raise ValueError("more than 8 bits a pixel, which PIL would turn white; write it with 8 bits")
             return image.convert("RGB")
     except UnidentifiedImageError:
-        raise ValueError("no image") from None
+        raise ValueError("not an image") from None
     except (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError) as error:
         raise ValueError("truncated" if "truncated" in str(error).lower() else str(error)) from None

@@ -1,4 +1,4 @@
-"""What lies on disk, before any image is opened: the files and labels of each domain."""
+"""Listings: the files and labels of each domain on disk, before any image is opened."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 class Files(NamedTuple):
-    """Image files under one folder, and perhaps the part of each that is meant."""
+    """Image files under one folder, with an optional crop box for each."""
 
     root: Path
     names: tuple[str, ...]  # paths relative to the root
@@ -18,16 +18,16 @@ class Files(NamedTuple):
 
 
 class Records(NamedTuple):
-    """The images of one domain in a fixed order, and what is known of each."""
+    """The images of one domain in a fixed order, with labels and metadata."""
 
     pixels: Files | np.ndarray  # or an array, N x H x W or N x H x W x 3, of bytes
-    labels: np.ndarray  # places in the list of classes
-    folds: Mapping[str, np.ndarray] = {}  # the field's own split: rows for "train", "val", "test"
+    labels: np.ndarray  # indices in the list of classes
+    folds: Mapping[str, np.ndarray] = {}  # the official split: rows for "train", "val", "test"
     groups: tuple[str, ...] = ()  # patient, case or slide of each image
 
 
 class Listing(NamedTuple):
-    """A dataset as it was found: its classes, its domains, and the layout it was recognised by."""
+    """A dataset on disk: its classes, its domains, and the layout that was recognised."""
 
     classes: tuple[str, ...]
     domains: dict[str, Records]

@@ -1,7 +1,7 @@
-"""Certificates for the server and keys for the sites of a federation, made on the spot.
+"""Create the certificate of a federation's server and the key pairs of its sites.
 
-An authority of the federation's own signs the server's certificate; each site proves who it is with a key pair, whose
-public half the server registers under the site's name. Elliptic curves as Flower wants them (NIST P-384).
+The federation's own certificate authority signs the server's certificate. Each site authenticates with a key pair; the
+server registers its public key under the site's name. Keys use the curve that Flower requires (NIST P-384).
 """
 
 import os
@@ -14,16 +14,18 @@ from ..._io import storing
 from ...errors import ConfigError
 
 CA, CERTIFICATE, SERVER_KEY, SITE_KEY, SECRET = "ca.crt", "server.pem", "server.key", "key", "secret"
-VALID = timedelta(days=825)
+VALIDITY = timedelta(days=825)
 
 
-def certify(folder: Path, *hosts: str) -> None:
-    """An authority and a certificate of the server that it signs; the authority's own key is not kept."""
-    x509, hashes, serialization, ec = _tools()
+def write_certificates(folder: Path, *hosts: str) -> None:
+    """Write a certificate authority and the server's certificate signed by it; the authority's key is not stored."""
+    x509, hashes, serialization, ec = _cryptography()
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     signer = _name("fedbeyond federation")
     root = _certificate(signer, signer, authority).add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates and lists
+    usage = x509.KeyUsage(
+        False, False, False, False, False, True, True, False, False
+    )  # signs certificates and revocation lists
     root_signed = root.add_extension(usage, True).sign(authority, hashes.SHA384())
     names = x509.SubjectAlternativeName([_address(host) for host in dict.fromkeys(hosts)])
     leaf = _certificate(_name("fedbeyond server"), signer, server).add_extension(names, False)
@@ -32,49 +34,49 @@ def certify(folder: Path, *hosts: str) -> None:
     key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     signed = leaf.add_extension(key_id, False).sign(authority, hashes.SHA384())
     pem = serialization.Encoding.PEM
-    private(folder / SERVER_KEY, _secret(server, serialization.PrivateFormat.PKCS8))
-    public(folder / CERTIFICATE, signed.public_bytes(pem))
-    public(folder / CA, root_signed.public_bytes(pem))
+    write_private(folder / SERVER_KEY, _private_bytes(server, serialization.PrivateFormat.PKCS8))
+    write_public(folder / CERTIFICATE, signed.public_bytes(pem))
+    write_public(folder / CA, root_signed.public_bytes(pem))
 
 
-def pair(folder: Path) -> bytes:
-    """A site's key pair; its public half, to be registered."""
-    _, _, serialization, ec = _tools()
+def write_key_pair(folder: Path) -> bytes:
+    """Write the key pair of a site, and return the public key, which the server registers."""
+    _, _, serialization, ec = _cryptography()
     key = ec.generate_private_key(ec.SECP384R1())
-    private(folder / SITE_KEY, _secret(key, serialization.PrivateFormat.OpenSSH))
-    open_half = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    public(folder / f"{SITE_KEY}.pub", open_half)
-    return bytes(open_half)
+    write_private(folder / SITE_KEY, _private_bytes(key, serialization.PrivateFormat.OpenSSH))
+    public_key = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    write_public(folder / f"{SITE_KEY}.pub", public_key)
+    return bytes(public_key)
 
 
-def end(path: Path) -> datetime:
-    """When a certificate ends."""
-    x509, *_ = _tools()
+def expiry(path: Path) -> datetime:
+    """Return the time at which a certificate expires."""
+    x509, *_ = _cryptography()
     return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc  # type: ignore[no-any-return]
 
 
-def private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read; one that is there is not overwritten."""
-    _new(path, content, 0o600)
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file that only its owner may read; `ConfigError` if it exists."""
+    _write_new(path, content, 0o600)
 
 
-def public(path: Path, content: bytes) -> None:
-    """Write a file that everybody may read; one that is there is not overwritten."""
-    _new(path, content, 0o644)
+def write_public(path: Path, content: bytes) -> None:
+    """Write a new file that every user may read; `ConfigError` if it exists."""
+    _write_new(path, content, 0o644)
 
 
-def _new(path: Path, content: bytes, mode: int) -> None:
+def _write_new(path: Path, content: bytes, mode: int) -> None:
     with storing(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
-            raise ConfigError(f"{path} is there already; choose another folder, or delete that one") from None
-        with os.fdopen(number, "wb") as file:
+            raise ConfigError(f"{path} already exists; choose another folder, or delete that one") from None
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
 
 
-def _tools() -> Any:
+def _cryptography() -> Any:
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -84,18 +86,18 @@ def _tools() -> Any:
     return x509, hashes, serialization, ec
 
 
-def _secret(key: Any, style: Any) -> bytes:
-    _, _, serialization, _ = _tools()
-    return bytes(key.private_bytes(serialization.Encoding.PEM, style, serialization.NoEncryption()))
+def _private_bytes(key: Any, file_format: Any) -> bytes:
+    _, _, serialization, _ = _cryptography()
+    return bytes(key.private_bytes(serialization.Encoding.PEM, file_format, serialization.NoEncryption()))
 
 
 def _name(common: str) -> Any:
-    x509, _, _, _ = _tools()
+    x509, _, _, _ = _cryptography()
     return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, common)])
 
 
 def _address(host: str) -> Any:
-    x509, _, _, _ = _tools()
+    x509, _, _, _ = _cryptography()
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
@@ -103,10 +105,10 @@ def _address(host: str) -> Any:
 
 
 def _certificate(owner: Any, signer: Any, key: Any) -> Any:
-    x509, _, _, _ = _tools()
+    x509, _, _, _ = _cryptography()
     now = datetime.now(UTC)
-    blank = x509.CertificateBuilder().subject_name(owner).issuer_name(signer).public_key(key.public_key())
-    dated = blank.not_valid_before(now - timedelta(minutes=10)).not_valid_after(now + VALID)  # clocks differ
-    return dated.serial_number(x509.random_serial_number()).add_extension(
+    builder = x509.CertificateBuilder().subject_name(owner).issuer_name(signer).public_key(key.public_key())
+    builder = builder.not_valid_before(now - timedelta(minutes=10)).not_valid_after(now + VALIDITY)  # clocks may differ
+    return builder.serial_number(x509.random_serial_number()).add_extension(
         x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False
     )

@@ -1,4 +1,4 @@
-"""A federation tried out: its server and all its sites as processes on this machine, with TLS and keys."""
+"""Run a whole federation on this machine: the server and every site as processes, with TLS and keys."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,74 +7,80 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError, FederationError
-from ...experiment.build import dataset, division
+from ...experiment import run_folder
+from ...experiment.build import dataset, partition
 from ...experiment.config import Config
-from ...experiment.runner import finished, lines, place
 from ...spec import unseen_domains
-from ..node import playable
+from ..node import federated_method
 from . import operations
-from .operations import Charter
-from .processes import free_ports, joined, serving, vacant
+from .operations import FederationConfig
+from .processes import ensure_address_free, free_ports, running_server, running_site
 
-LOOKING = 20.0  # seconds between two questions to Flower what became of a run
+STATUS_PAUSE = 20.0  # seconds between two requests to Flower for the status of a run
 
 
-def try_out(
-    config: Config, folder: Path, out: Path, tell: Callable[[str], None] = print, patience: float = 3600
+def run_local_federation(
+    config: Config, folder: Path, out: Path, report: Callable[[str], None] = print, patience: float = 3600
 ) -> None:
-    """Play a run over loopback as hospitals would: every domain a site, the unseen ones guests.
+    """Run a federation over loopback: each client is a site, and each unseen domain is a guest.
 
-    It is given up if no round ends within `patience` seconds.
+    Raise `FederationError` if no round ends within `patience` seconds.
     """
-    homes = {name: holding.domain for name, holding in division(config, dataset(config.data)).clients.items()}
-    playable(config, len(homes))
-    names, guests = tuple(homes), unseen_domains(config.target)
+    domains = {name: client.domain for name, client in partition(config, dataset(config.data)).clients.items()}
+    federated_method(config, len(domains))
+    run_folder.ensure_same_run(run_folder.path(out, config), config)
+    names, guests = tuple(domains), unseen_domains(config.target)
     server, *ports = free_ports(1 + len(names) + len(guests))
-    charter = Charter(f"127.0.0.1:{server}", names, guests, f"127.0.0.1:{server}", deadline=600)
-    own: dict[str, dict[str, Any]] = {name: {"data": config.data, "domain": homes.get(name, name)} for name in guests}
-    own |= {name: {"data": config.data, "domain": homes[name], "secret": ""} for name in names}  # noise as simulated
-    own = {name: told | ({"public": config.public} if config.public else {}) for name, told in own.items()}
-    if (folder / operations.CHARTER).exists():
-        again(folder, charter, own)
+    federation = FederationConfig(f"127.0.0.1:{server}", names, guests, f"127.0.0.1:{server}", deadline=600)
+    own: dict[str, dict[str, Any]] = {name: {"data": config.data, "domain": domains.get(name, name)} for name in guests}
+    # without a secret, dp draws the noise of the simulator
+    own |= {name: {"data": config.data, "domain": domains[name], "secret": ""} for name in names}
+    own = {name: site | ({"public": config.public} if config.public else {}) for name, site in own.items()}
+    if (folder / operations.FEDERATION_FILE).exists():
+        reset_folder(folder, federation, own)
     else:
-        operations.init(folder, charter, own)
-    with serving(folder), ExitStack() as stack:
-        places = zip(own, ports, strict=True)
-        nodes = [stack.enter_context(joined(folder / "sites" / name, port)) for name, port in places]
+        operations.init(folder, federation, own)
+    with running_server(folder), ExitStack() as stack:
+        names_and_ports = zip(own, ports, strict=True)
+        nodes = [stack.enter_context(running_site(folder / "sites" / name, port)) for name, port in names_and_ports]
         for node in nodes:
-            stack.callback(node.terminate)  # all at once in the end: each takes seconds
-        tell(f"{len(names)} sites and {len(guests)} guests on 127.0.0.1; logs in {folder}")
+            stack.callback(node.terminate)  # all at once at the end: each takes seconds
+        report(f"{len(names)} sites and {len(guests)} guests on 127.0.0.1; logs in {folder}")
         number = operations.submit(folder, config, out)
-        follow(folder, config, out, number, tell, patience)
+        wait_for_run(folder, config, out, number, report, patience)
 
 
-def again(folder: Path, charter: Charter, own: Mapping[str, Mapping[str, Any]]) -> None:
-    """Make the folder of a trial that was stopped ready for another time; of what was, Flower need not know."""
-    found = operations.charter_of(folder)
-    same = (found.sites, found.guests) == (charter.sites, charter.guests) and found.address == found.bind
+def reset_folder(folder: Path, federation: FederationConfig, own: Mapping[str, Mapping[str, Any]]) -> None:
+    """Delete Flower's state in a stopped federation's folder; `ConfigError` if it has other sites or data."""
+    existing = operations.read_federation_config(folder)
+    same = (existing.sites, existing.guests) == (federation.sites, federation.guests)
+    same &= existing.address == existing.bind
     for name in own if same else ():
         same &= own[name].items() <= operations.site_settings(folder / "sites" / name).items()
     if not same:
         raise ConfigError(f"{folder} holds a federation with other sites or data; choose another --folder")
-    vacant(folder)
+    ensure_address_free(folder)
     for path in (folder / "server").glob("state.db*"):
         path.unlink()
 
 
-def follow(folder: Path, config: Config, out: Path, number: str, tell: Callable[[str], None], patience: float) -> None:
-    """Wait until a run is over, saying what becomes of it; complain if it breaks down."""
-    home, end, told = place(out, config), time.monotonic() + patience, len(lines(place(out, config)))
-    look = time.monotonic() + LOOKING
+def wait_for_run(
+    folder: Path, config: Config, out: Path, number: str, report: Callable[[str], None], patience: float
+) -> None:
+    """Wait until a run is finished, and report its rounds; `FederationError` if it fails."""
+    home = run_folder.path(out, config)
+    end, seen = time.monotonic() + patience, len(run_folder.lines(home))
+    next_check = time.monotonic() + STATUS_PAUSE
     while True:
-        for line in lines(home)[told:]:
-            told, end = told + 1, time.monotonic() + patience
-            tell(f"round {line['round'] + 1} of {line['rounds']}")
-        if finished(home, config):
+        for line in run_folder.lines(home)[seen:]:
+            seen, end = seen + 1, time.monotonic() + patience
+            report(f"round {line['round'] + 1} of {line['rounds']}")
+        if run_folder.is_finished(home):
             return
-        if time.monotonic() > look:
-            state, look = operations.status(folder, number), time.monotonic() + LOOKING
-            if state.startswith("finished") and not finished(home, config):
-                raise FederationError(f"the run broke down ({state}): {operations.last_words(folder, number)}")
+        if time.monotonic() > next_check:
+            state, next_check = operations.status(folder, number), time.monotonic() + STATUS_PAUSE
+            if state.startswith("finished") and not run_folder.is_finished(home):
+                raise FederationError(f"the run failed ({state}): {operations.log_tail(folder, number)}")
         if time.monotonic() > end:
-            raise FederationError(f"no round was over within {patience:g} s; see the logs in {folder}")
+            raise FederationError(f"no round finished within {patience:g} s; see the logs in {folder}")
         time.sleep(0.5)

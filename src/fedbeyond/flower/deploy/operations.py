@@ -1,7 +1,7 @@
-"""What operators do, thin over Flower's own commands: make a federation's folder, serve, join, submit, try it all here.
+"""The operations of a federation, thin over Flower's commands: write its folder, start server and sites, submit runs.
 
-A federation is a folder: `federation.toml` and `server/` stay with who runs it; each `sites/NAME/` goes to that site.
-Nothing here imports Flower: its programs are started as anybody would start them.
+A federation is a folder: `federation.toml` and `server/` stay with its operator; each `sites/NAME/` goes to that site.
+Nothing here imports Flower: its programs are started as processes.
 """
 
 import json
@@ -17,103 +17,107 @@ from typing import Any, NamedTuple
 from ..._io import write
 from ...errors import ConfigError, FederationError
 from ...experiment.config import Config
-from ..site_config import Machine
+from ..site_config import SiteConfig
 from . import certificates, nginx
 
-# nothing is reported to anybody, nothing is installed while a run goes on
+# no telemetry, no update check, no installation of packages during a run
 SILENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-CHARTER, SITE_FILE, LINK = "federation.toml", "site.toml", "federation"
+FEDERATION_FILE, SITE_FILE, LINK = "federation.toml", "site.toml", "federation"
 PROXY = "nginx.conf"
-HERE = ("127.0.0.1", "localhost", "[::1]")  # hosts that are this machine and no other
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")  # loopback hosts: reachable only from this machine
 
 
-class Charter(NamedTuple):
-    """What the members of a federation agreed upon."""
+class FederationConfig(NamedTuple):
+    """The settings of a federation, which its members agreed on."""
 
-    address: str  # host:port at which sites find the server
+    address: str  # host:port at which sites reach the server
     sites: tuple[str, ...]
     guests: tuple[str, ...] = ()
-    bind: str = "127.0.0.1:8443"  # where the server listens: on this machine alone, behind a proxy
-    deadline: float = 3600.0  # seconds for an answer
-    classes: tuple[str, ...] = ()  # what every site's images are of; none: not agreed upon beforehand
+    bind: str = "127.0.0.1:8443"  # where the server listens: only on this machine, behind a proxy
+    deadline: float = 3600.0  # seconds for a reply
+    classes: tuple[str, ...] = ()  # of every site's images; (): not agreed on in advance
 
 
-def init(folder: Path, charter: Charter, own: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-    """Write a federation's folder: certificates, a proxy's file, and for each site a key and settings to fill in."""
-    everybody = (*charter.sites, *charter.guests)
-    if not charter.sites:
-        raise ConfigError("a federation needs a site that trains; name one with --site")
-    for name in everybody:
+def init(folder: Path, federation: FederationConfig, own: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    """Write a federation's folder: certificates, the proxy's configuration, and a key and settings for each site."""
+    members = (*federation.sites, *federation.guests)
+    if not federation.sites:
+        raise ConfigError("a federation needs at least one site that trains; name it with --site")
+    for name in members:
         if not re.fullmatch(r"[\w-]+", name):
-            raise ConfigError(f"a site's name is made of letters, digits, - and _, not {name!r}")
-        if everybody.count(name) > 1:
-            raise ConfigError(f"a site's name is its own, and {name!r} is there twice")
-    for address in (charter.address, charter.bind):
+            raise ConfigError(f"a site's name may contain only alphanumeric characters, - and _, not {name!r}")
+        if members.count(name) > 1:
+            raise ConfigError(f"the sites' names must differ, and {name!r} is given twice; rename one")
+    for address in (federation.address, federation.bind):
         if not re.fullmatch(r".+:\d+", address):
-            raise ConfigError(f"an address is host:port, as in link.example.org:443, not {address!r}")
-    (_, port), (inner, other) = (address.rsplit(":", 1) for address in (charter.address, charter.bind))
-    if charter.address != charter.bind and port == other and inner in HERE:
+            raise ConfigError(f"an address must be host:port, as in link.example.org:443, not {address!r}")
+    (_, port), (host, bind_port) = (address.rsplit(":", 1) for address in (federation.address, federation.bind))
+    if federation.address != federation.bind and port == bind_port and host in LOOPBACK:
         raise ConfigError(
-            f"the proxy at {charter.address} and the server at {charter.bind} cannot both have port {port} of one "
-            f"machine; give the server another, as in --bind 127.0.0.1:{int(port) + 1}"
+            f"the proxy at {federation.address} and the server at {federation.bind} cannot both use port {port} of one "
+            f"machine; give the server another port, as in --bind 127.0.0.1:{int(port) + 1}"
         )
-    hosts = [address.rpartition(":")[0] for address in (charter.address, charter.bind)]
-    certificates.certify(folder / "server", *hosts, "127.0.0.1", "localhost")
-    if charter.address != charter.bind:
-        certificates.public(folder / "server" / PROXY, nginx.nginx(charter.address, charter.bind).encode())
+    hosts = [address.rpartition(":")[0] for address in (federation.address, federation.bind)]
+    certificates.write_certificates(folder / "server", *hosts, "127.0.0.1", "localhost")
+    if federation.address != federation.bind:
+        certificates.write_public(
+            folder / "server" / PROXY, nginx.nginx_config(federation.address, federation.bind).encode()
+        )
     authority = (folder / "server" / certificates.CA).read_bytes()
-    for name in everybody:
+    for name in members:
         bundle = folder / "sites" / name
-        certificates.public(folder / "server" / "sites" / f"{name}.pub", certificates.pair(bundle))
-        certificates.public(bundle / certificates.CA, authority)
-        told: dict[str, Any] = {"site": name, "role": "train" if name in charter.sites else "guest"}
-        told |= {"superlink": charter.address, "data": "folder(root='/data')", "folder": "state"}
-        if name in charter.sites:
-            certificates.private(
-                bundle / certificates.SECRET, os.urandom(32)
-            )  # of the noise that the site adds, if a run wants any
-            told |= {"secret": certificates.SECRET}
-        told |= {"classes": charter.classes} if charter.classes else {}
-        certificates.public(bundle / SITE_FILE, toml(told | dict((own or {}).get(name, {}))).encode())
-    certificates.public(folder / CHARTER, toml(charter._asdict()).encode())
+        certificates.write_public(folder / "server" / "sites" / f"{name}.pub", certificates.write_key_pair(bundle))
+        certificates.write_public(bundle / certificates.CA, authority)
+        settings: dict[str, Any] = {"site": name, "role": "train" if name in federation.sites else "guest"}
+        settings |= {"superlink": federation.address, "data": "folder(root='/data')", "folder": "state"}
+        if name in federation.sites:
+            certificates.write_private(bundle / certificates.SECRET, os.urandom(32))  # for the site's noise under dp
+            settings |= {"secret": certificates.SECRET}
+        settings |= {"classes": federation.classes} if federation.classes else {}
+        certificates.write_public(bundle / SITE_FILE, toml(settings | dict((own or {}).get(name, {}))).encode())
+    certificates.write_public(folder / FEDERATION_FILE, toml(federation._asdict()).encode())
 
 
-def charter_of(folder: Path) -> Charter:
-    """The charter in a federation's folder."""
-    held = _toml(folder / CHARTER)
+def read_federation_config(folder: Path) -> FederationConfig:
+    """Read the settings of the federation in a folder."""
+    table = _read_toml(folder / FEDERATION_FILE)
     try:
-        members = tuple(held["sites"]), tuple(held["guests"])
-        return Charter(held["address"], *members, held["bind"], float(held["deadline"]), tuple(held.get("classes", ())))
+        members = tuple(table["sites"]), tuple(table["guests"])
+        return FederationConfig(
+            table["address"], *members, table["bind"], float(table["deadline"]), tuple(table.get("classes", ()))
+        )
     except KeyError as error:
-        raise ConfigError(f"{folder / CHARTER} lacks {error}; 'fedbeyond federation init' writes a whole one") from None
+        raise ConfigError(
+            f"{folder / FEDERATION_FILE} lacks {error}; 'fedbeyond federation init' writes a complete file"
+        ) from None
 
 
 def link_command(folder: Path) -> list[str]:
-    """What starts the server: TLS and keys are not a choice."""
-    charter, server = charter_of(folder), folder.absolute() / "server"
+    """Return the command that starts the server, always with TLS and with authentication of sites."""
+    federation, server = read_federation_config(folder), folder.absolute() / "server"
     tls = {
         "--ssl-ca-certfile": certificates.CA,
         "--ssl-certfile": certificates.CERTIFICATE,
         "--ssl-keyfile": certificates.SERVER_KEY,
     }
     words = [word for flag, name in tls.items() for word in (flag, str(server / name))]
-    host, _, port = charter.bind.rpartition(":")
+    host, _, port = federation.bind.rpartition(":")
     words += ["--host", host, "--port", port, "--database", str(server / "state.db")]
     words += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     return [program("flower-superlink"), *words]
 
 
 def node_command(bundle: Path, port: int) -> list[str]:
-    """What starts a site; `port` is for its own processes, on its own machine."""
+    """Return the command that starts a site; the processes of the site use `port`, on the site's machine only."""
     bundle, own = bundle.absolute(), site_settings(bundle)
-    Machine.of(own)  # what is wrong is said here, not at the first letter
+    SiteConfig.parse(own)  # report invalid settings here, not at the first message
     Path(own["folder"]).mkdir(mode=0o700, parents=True, exist_ok=True)
     node = Path(own["folder"]) / "node.toml"
-    own |= {"classes": json.dumps(own["classes"])} if "classes" in own else {}  # Flower's config knows no lists
+    own |= {"classes": json.dumps(own["classes"])} if "classes" in own else {}  # Flower's config has no lists
     write(node, toml(own).encode())
     words = [
         "--superlink",
@@ -128,13 +132,13 @@ def node_command(bundle: Path, port: int) -> list[str]:
 
 
 def site_settings(bundle: Path) -> dict[str, Any]:
-    """What a site says of itself, its paths seen from its folder."""
-    own = _toml(bundle / SITE_FILE)
+    """Read the settings of a site; paths are relative to its folder."""
+    own = _read_toml(bundle / SITE_FILE)
     return own | {key: str(bundle.absolute() / own[key]) for key in ("folder", "policy", "secret") if own.get(key)}
 
 
 def register(folder: Path) -> None:
-    """Tell a server that runs which key is whose; what it knows already, it keeps."""
+    """Register the public keys of all sites at the running server; keys that it already has are kept."""
     for path in sorted((folder / "server" / "sites").glob("*.pub")):
         try:
             flwr(folder, "supernode", "register", str(path.absolute()), LINK, "--name", path.stem)
@@ -144,50 +148,52 @@ def register(folder: Path) -> None:
 
 
 def submit(folder: Path, config: Config, out: Path, threads: int = 1) -> str:
-    """Start a run, or go on with it; the number under which Flower knows it."""
-    from ..node import playable
+    """Start a run, or resume it, and return Flower's number of it."""
+    from ..node import federated_method
 
-    charter = charter_of(folder)
-    playable(config, len(charter.sites))
-    asked = {key: value for key, value in config.identity().items() if value is not None}
-    told: dict[str, Any] = {
-        "config": json.dumps(asked),
-        "sites": ",".join(charter.sites),
-        "guests": ",".join(charter.guests),
+    federation = read_federation_config(folder)
+    federated_method(config, len(federation.sites))
+    identity = {key: value for key, value in config.identity().items() if value is not None}
+    run_config: dict[str, Any] = {
+        "config": json.dumps(identity),
+        "sites": ",".join(federation.sites),
+        "guests": ",".join(federation.guests),
     }
-    told |= {"out": str(out.absolute()), "deadline": charter.deadline, "threads": threads}
+    run_config |= {"out": str(out.absolute()), "deadline": federation.deadline, "threads": threads}
     app = folder / "server" / "app"
     app.mkdir(mode=0o700, exist_ok=True)
     write(app / "fedbeyond_app.py", APP.encode())
-    write(app / "pyproject.toml", (PROJECT + toml(told)).encode())
-    said = json.loads(flwr(folder, "run", str(app.absolute()), LINK, "--format", "json"))
-    if not said.get("success"):
-        told_why = said.get("error-message", said)
-        raise FederationError(f"the server did not take the run: {told_why} (is it up? fedbeyond serve {folder})")
-    return str(said["run-id"])
+    write(app / "pyproject.toml", (PROJECT + toml(run_config)).encode())
+    answer = json.loads(flwr(folder, "run", str(app.absolute()), LINK, "--format", "json"))
+    if not answer.get("success"):
+        reason = answer.get("error-message", answer)
+        raise FederationError(
+            f"the server did not accept the run: {reason}; if it is not running, start it: fedbeyond serve {folder}"
+        )
+    return str(answer["run-id"])
 
 
 def status(folder: Path, number: str) -> str:
-    """What Flower says of a run, as in running or finished:completed."""
-    said = json.loads(flwr(folder, "list", LINK, "--run-id", number, "--format", "json"))
-    runs = said.get("runs") or [{}]
+    """Return Flower's status of a run, such as running or finished:completed."""
+    answer = json.loads(flwr(folder, "list", LINK, "--run-id", number, "--format", "json"))
+    runs = answer.get("runs") or [{}]
     return str(runs[0].get("status", "unknown"))
 
 
-def online(folder: Path) -> int:
-    """How many sites are connected now; Flower does not tell their names."""
-    said = json.loads(flwr(folder, "supernode", "list", LINK, "--format", "json"))
-    if not said.get("success"):
-        raise FederationError(f"the server does not answer; fedbeyond serve {folder}")
-    return sum(node.get("status") == "online" for node in said.get("nodes", ()))
+def count_connected(folder: Path) -> int:
+    """Return the number of sites that are connected now; Flower does not report their names."""
+    answer = json.loads(flwr(folder, "supernode", "list", LINK, "--format", "json"))
+    if not answer.get("success"):
+        raise FederationError(f"the server does not answer; start it: fedbeyond serve {folder}")
+    return sum(node.get("status") == "online" for node in answer.get("nodes", ()))
 
 
-def last_words(folder: Path, number: str) -> str:
-    """The end of what a run's server app printed."""
+def log_tail(folder: Path, number: str) -> str:
+    """Return the end of the log of a run's server app."""
     return flwr(folder, "log", number, LINK, "--show").strip()[-800:]
 
 
-APP = '''"""The run is told in Flower's run config; all code is that of the fedbeyond installed on each machine."""
+APP = '''"""Flower's run config describes the run; all code is in the fedbeyond package installed on each machine."""
 
 from fedbeyond.flower.app import client_app, server_app
 
@@ -214,14 +220,14 @@ clientapp = "fedbeyond_app:client"
 
 
 def flwr(folder: Path, *words: str) -> str:
-    """What Flower's own command says, asked of this federation's server."""
-    home, charter = folder.absolute() / "server" / "flower", charter_of(folder)
+    """Run the command `flwr` for this federation's server, and return what it prints; `FederationError` if it fails."""
+    home, federation = folder.absolute() / "server" / "flower", read_federation_config(folder)
     home.mkdir(mode=0o700, exist_ok=True)
-    link = {"address": charter.bind, "root-certificates": str(folder.absolute() / "server" / certificates.CA)}
+    link = {"address": federation.bind, "root-certificates": str(folder.absolute() / "server" / certificates.CA)}
     write(home / "config.toml", f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\n{toml(link)}'.encode())
-    told = environment(home) | {"COLUMNS": "160"}  # in less, its tables cut words short
+    variables = environment(home) | {"COLUMNS": "160"}  # narrower tables would truncate words
     ended = subprocess.run(
-        [program("flwr"), *words], env=told, capture_output=True, text=True, timeout=120, check=False
+        [program("flwr"), *words], env=variables, capture_output=True, text=True, timeout=120, check=False
     )
     if ended.returncode:
         raise FederationError(f"flwr {' '.join(words[:2])} failed: {(ended.stderr or ended.stdout).strip()[-600:]}")
@@ -229,26 +235,28 @@ def flwr(folder: Path, *words: str) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What Flower's programs are told: to be silent, where to keep their things, and where their helpers are."""
+    """Return the environment of Flower's programs: no telemetry, their folder, and where their helper programs are."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return os.environ | SILENT | {"FLWR_HOME": str(home), "PATH": path}
 
 
 def program(name: str) -> str:
-    """One of Flower's programs, as installed beside this Python."""
-    found = Path(sys.executable).parent / name
-    if not found.exists():
+    """Return the path of one of Flower's programs, installed with this Python; `ConfigError` if it is missing."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
         raise ConfigError(f"Flower is not installed ({name} is missing); pip install 'fedbeyond[flower]'")
-    return str(found)
+    return str(path)
 
 
 def toml(table: Mapping[str, Any]) -> str:
-    """A flat table of text, numbers, truths and lists of text."""
+    """Return a flat table of strings, numbers, booleans and lists of strings as TOML."""
     return "".join(f"{key} = {json.dumps(list(v) if isinstance(v, tuple) else v)}\n" for key, v in table.items())
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); give the folder that 'federation init' wrote") from None
+        raise ConfigError(
+            f"{path} cannot be read ({error}); give a folder that 'fedbeyond federation init' wrote"
+        ) from None

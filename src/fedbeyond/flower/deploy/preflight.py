@@ -1,4 +1,4 @@
-"""Before a site takes part, or a server serves: is everything there, right, reachable; what exactly will leave."""
+"""Check whether a site or a server is ready: files, settings, connection, clock; and list what a run would send."""
 
 import shutil
 import ssl
@@ -12,117 +12,120 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ... import __version__, tree
+from ...classifier import read
 from ...engine.reestimation import levels_of
 from ...errors import FedbeyondError
-from ...experiment.build import outlines
 from ...experiment.config import Config
 from ...spec import unseen_domains
 from ...wrappers.privacy import promise
-from ..node import Host, host, own_data, playable
-from ..site_config import Machine
+from ..node import Node, federated_method, prepare_node
+from ..site_config import SiteConfig
+from ..site_data import own_domain
 from . import certificates, operations
-from .operations import CHARTER, HERE, Charter
+from .operations import FEDERATION_FILE, LOOPBACK, FederationConfig
 
-AHEAD, BEHIND = 5, 300  # seconds by which Flower lets a site's clock differ from the server's
-ROOM = 2 * 2**30  # bytes
-SOON = 30  # days before a certificate ends that it is said
-FLOWER = "1.41."
+MAX_AHEAD, MAX_BEHIND = 5, 300  # seconds by which Flower allows a site's clock to differ from the server's
+MIN_DISK = 2 * 2**30  # bytes
+MIN_DAYS = 30  # for which a certificate must still be valid
+FLOWER = "1.41."  # the tested version
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
-    well: bool
-    what: str
-    told: str
+    ok: bool
+    topic: str
+    text: str
 
 
 def preflight(folder: Path, config: Config | None = None) -> Iterator[Finding]:
-    """Look at the folder of a site, or of the server, at its machine and at the way between them."""
-    yield versions()
-    yield from server(folder, config) if (folder / CHARTER).exists() else site(folder, config)
+    """Check the folder of a site or of the server, its machine, and the connection between site and server."""
+    yield check_versions()
+    yield from check_server(folder, config) if (folder / FEDERATION_FILE).exists() else check_site(folder, config)
 
 
-def site(bundle: Path, config: Config | None = None, sources: int = 2) -> Iterator[Finding]:
-    """A site's settings, key, way to the server, disk and data; with a run, also what it would send."""
+def check_site(bundle: Path, config: Config | None = None, sources: int = 2) -> Iterator[Finding]:
+    """Check a site's settings, key, connection to the server, disk and data; with a run, list what it would send."""
     path = bundle.absolute() / operations.SITE_FILE
     try:
-        machine = Machine.of(operations.site_settings(bundle))
+        site_config = SiteConfig.parse(operations.site_settings(bundle))
     except FedbeyondError as error:
         yield Finding(False, "settings", str(error))
         return
-    yield Finding(True, "settings", f"{machine.site}, role {machine.role}, from {path}")
-    yield secret(bundle / certificates.SITE_KEY)
-    yield from way(machine.superlink, bundle / certificates.CA)
-    yield room(machine.folder)
+    yield Finding(True, "settings", f"{site_config.site}, role {site_config.role}, from {path}")
+    yield check_key(bundle / certificates.SITE_KEY)
+    yield from check_connection(site_config.superlink, bundle / certificates.CA)
+    yield check_disk(site_config.folder)
     try:
-        domains = own_data(machine)
+        domains = own_domain(site_config)
         ((domain, (_, labels)),) = domains.images.items()
-        if machine.classes:
-            yield Finding(True, "classes", f"the federation's: {', '.join(machine.classes)}")
-        counts = ", ".join(f"{name} {int((labels == place).sum()):,}" for place, name in enumerate(domains.classes))
+        if site_config.classes:
+            yield Finding(True, "classes", f"the federation's: {', '.join(site_config.classes)}")
+        counts = ", ".join(f"{name} {int((labels == index).sum()):,}" for index, name in enumerate(domains.classes))
         yield Finding(True, "data", f"{len(labels):,} images of {domain}: {counts}")
     except FedbeyondError as error:
         yield Finding(False, "data", str(error))
         return
     if config is not None:
-        yield from leaving(machine, config, sources)
+        yield from list_outgoing(site_config, config, sources)
 
 
-def server(folder: Path, config: Config | None = None) -> Iterator[Finding]:
-    """The server's charter, keys, certificate and disk, who is there; with a run, also whether it could be played."""
+def check_server(folder: Path, config: Config | None = None) -> Iterator[Finding]:
+    """Check the server's settings, keys, certificate, disk, addresses and connected sites; with a run, also that."""
     try:
-        charter = operations.charter_of(folder)
+        federation = operations.read_federation_config(folder)
     except FedbeyondError as error:
         yield Finding(False, "settings", str(error))
         return
-    own, everybody = folder / "server", (*charter.sites, *charter.guests)
+    own, members = folder / "server", (*federation.sites, *federation.guests)
     yield Finding(
-        True, "settings", f"{len(charter.sites)} sites, {len(charter.guests)} guests, from {folder / CHARTER}"
+        True,
+        "settings",
+        f"{len(federation.sites)} sites, {len(federation.guests)} guests, from {folder / FEDERATION_FILE}",
     )
-    yield secret(own / certificates.SERVER_KEY)
-    yield lasting(own / certificates.CERTIFICATE)
-    keyless = [name for name in everybody if not (own / "sites" / f"{name}.pub").exists()]
+    yield check_key(own / certificates.SERVER_KEY)
+    yield check_certificate(own / certificates.CERTIFICATE)
+    keyless = [name for name in members if not (own / "sites" / f"{name}.pub").exists()]
     yield Finding(
         not keyless, "keys", f"no public key of {', '.join(keyless)} in {own / 'sites'}" if keyless else "of all sites"
     )
-    yield room(own)
-    yield from doors(charter, own / certificates.CA)
+    yield check_disk(own)
+    yield from check_addresses(federation, own / certificates.CA)
     try:
-        there = operations.online(folder)
+        connected = operations.count_connected(folder)
         yield Finding(
-            there >= len(everybody), "sites", f"{there} are connected, {len(everybody)} belong to the federation"
+            connected >= len(members), "sites", f"{connected} are connected, {len(members)} belong to the federation"
         )
     except FedbeyondError:
-        yield Finding(False, "sites", f"nobody can be connected; start the server: fedbeyond serve {folder}")
+        yield Finding(False, "sites", f"no site can connect; start the server: fedbeyond serve {folder}")
     if config is not None:
-        yield run_of(charter, config)
+        yield check_run(federation, config)
 
 
-def doors(charter: Charter, authority: Path) -> Iterator[Finding]:
-    """Whether the server answers where it should, and lets nobody start runs from elsewhere."""
-    yield next(way(charter.bind, authority))
-    if charter.address != charter.bind:
-        yield next(way(charter.address, authority))
-    apart = charter.bind.rpartition(":")[0] in HERE
-    if apart and (charter.address == charter.bind or not answers(charter.address, authority)):
-        yield Finding(True, "control", f"runs can be started on this machine alone, through {charter.bind}")
+def check_addresses(federation: FederationConfig, authority: Path) -> Iterator[Finding]:
+    """Check that the server answers at its addresses, and that runs can be started only on its machine."""
+    yield next(check_connection(federation.bind, authority))
+    if federation.address != federation.bind:
+        yield next(check_connection(federation.address, authority))
+    is_local = federation.bind.rpartition(":")[0] in LOOPBACK
+    if is_local and (federation.address == federation.bind or not is_control_reachable(federation.address, authority)):
+        yield Finding(True, "control", f"runs can be started only on this machine, through {federation.bind}")
         return
     yield Finding(
         False,
         "control",
-        f"whoever reaches {charter.address if apart else charter.bind} can start runs, which Flower does not guard; "
-        "bind to 127.0.0.1 and let a proxy forward /v1/fleet/ alone",
+        f"anyone who can reach {federation.address if is_local else federation.bind} can start runs: Flower does not "
+        "authenticate this; bind to 127.0.0.1 and let a proxy forward only /v1/fleet/",
     )
 
 
-def answers(address: str, authority: Path) -> bool:
-    """Whether more than the sites' own path is to be had there: what lists runs would start them, too."""
+def is_control_reachable(address: str, authority: Path) -> bool:
+    """Return whether paths other than the sites' own are answered: a client that can list runs can also start them."""
     for path, body in (("/docs", None), ("/v1/control/list-runs", b"")):
-        asked = urllib.request.Request(f"https://{address}{path}", body, {"Content-Type": "application/protobuf"})
+        request = urllib.request.Request(f"https://{address}{path}", body, {"Content-Type": "application/protobuf"})
         try:
             context = ssl.create_default_context(cafile=str(authority))
-            with urllib.request.urlopen(asked, timeout=10, context=context) as answer:
+            with urllib.request.urlopen(request, timeout=10, context=context) as answer:
                 if answer.status == 200:
                     return True
         except (OSError, ValueError):
@@ -130,111 +133,123 @@ def answers(address: str, authority: Path) -> bool:
     return False
 
 
-def run_of(charter: Charter, config: Config) -> Finding:
-    """Whether a run can be played on this federation, as far as the server knows."""
+def check_run(federation: FederationConfig, config: Config) -> Finding:
+    """Check whether this federation can execute a run, as far as the server can know."""
     unseen = unseen_domains(config.target)
     try:
-        playable(config, len(charter.sites))
+        federated_method(config, len(federation.sites))
     except FedbeyondError as error:
         return Finding(False, "run", str(error))
-    strange = sorted({*unseen} ^ {*charter.guests})
-    told = f"{config.method}, {config.train.rounds} rounds"
-    if charter.guests and strange:
-        told += (
-            f"; target = {config.target!r}, and the guests are {', '.join(charter.guests)}: reports call them unseen"
+    is_wrong = bool(federation.guests) and {*unseen} != {*federation.guests}
+    text = f"{config.method}, {config.train.rounds} rounds"
+    if is_wrong:
+        text += (
+            f"; target is {config.target!r}, but the guests are {', '.join(federation.guests)}: set target to the "
+            "guests, which reports show as unseen"
         )
-    return Finding(not (charter.guests and strange), "run", told)
+    return Finding(not is_wrong, "run", text)
 
 
-def lasting(path: Path) -> Finding:
-    """Whether a certificate is there and lasts."""
+def check_certificate(path: Path) -> Finding:
+    """Check that a certificate exists and does not expire soon."""
     try:
-        days = (certificates.end(path) - datetime.now(UTC)).days
+        days = (certificates.expiry(path) - datetime.now(UTC)).days
     except (OSError, ValueError) as error:
         return Finding(False, "validity", f"{path} cannot be read: {error}")
-    mend = "" if days > SOON else "; make a new federation folder, and hand out its keys"
-    return Finding(not mend, "validity", f"{path} is valid for {days} days{mend}")
+    remedy = "" if days > MIN_DAYS else "; create a new federation folder, and distribute its keys"
+    return Finding(not remedy, "validity", f"{path} is valid for {days} days{remedy}")
 
 
-def versions() -> Finding:
-    """Whether Flower is the one that this was tested with."""
+def check_versions() -> Finding:
+    """Check that the installed version of Flower is the tested one."""
     try:
-        found = version("flwr")
+        installed = version("flwr")
     except PackageNotFoundError:
         return Finding(False, "versions", "Flower is not installed; pip install 'fedbeyond[flower]'")
-    well = found.startswith(FLOWER)
-    return Finding(well, "versions", f"fedbeyond {__version__}, flwr {found}{'' if well else f'; needs {FLOWER}x'}")
+    ok = installed.startswith(FLOWER)
+    return Finding(ok, "versions", f"fedbeyond {__version__}, flwr {installed}{'' if ok else f'; needs {FLOWER}x'}")
 
 
-def secret(path: Path) -> Finding:
-    """Whether the site's key is there and for nobody else's eyes."""
+def check_key(path: Path) -> Finding:
+    """Check that a private key exists and that only its owner can read it."""
     if not path.exists():
-        return Finding(False, "key", f"{path} is missing; it comes with the site's folder")
-    others = path.stat().st_mode & 0o077
-    return Finding(not others, "key", f"{path} may be read by others; chmod 600 {path}" if others else str(path))
+        return Finding(
+            False, "key", f"{path} is missing; copy it from the folder that 'fedbeyond federation init' wrote"
+        )
+    is_exposed = bool(path.stat().st_mode & 0o077)
+    text = f"other users can read {path}; run chmod 600 {path}" if is_exposed else str(path)
+    return Finding(not is_exposed, "key", text)
 
 
-def way(address: str, authority: Path) -> Iterator[Finding]:
-    """Whether the server can be reached under the federation's certificate, and whether clocks agree."""
+def check_connection(address: str, authority: Path) -> Iterator[Finding]:
+    """Check that the server is reachable with the federation's certificate, and that the clocks agree."""
     try:
         context = ssl.create_default_context(cafile=str(authority))
         with urllib.request.urlopen(f"https://{address}/v1/fleet/", timeout=10, context=context) as answer:
-            said = answer.headers.get("Date")
-    except urllib.error.HTTPError as error:  # it answered: that is all we wanted
-        said = error.headers.get("Date")
+            date = answer.headers.get("Date")
+    except urllib.error.HTTPError as error:  # any answer is enough
+        date = error.headers.get("Date")
     except (OSError, ValueError) as error:
         yield Finding(
             False, "server", f"{address} cannot be reached with {authority}: {getattr(error, 'reason', error)}"
         )
         return
-    yield Finding(True, "server", f"{address} answers under the federation's certificate")
-    if said:
-        ahead = round((datetime.now(UTC) - parsedate_to_datetime(said)).total_seconds())
-        mend = "" if -BEHIND < ahead < AHEAD else "; Flower refuses a site more than 5 s ahead: let NTP set the clock"
-        yield Finding(not mend, "clock", f"{abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} the server's{mend}")
+    yield Finding(True, "server", f"{address} answers with the federation's certificate")
+    if date:
+        ahead = round((datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds())
+        ok = -MAX_BEHIND < ahead < MAX_AHEAD
+        text = f"{abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} the server's"
+        yield Finding(
+            ok, "clock", text if ok else f"{text}; Flower rejects a site more than 5 s ahead: set the clock by NTP"
+        )
 
 
-def room(folder: Path) -> Finding:
-    """Whether there is room for what the site keeps."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(there).free
+def check_disk(folder: Path) -> Finding:
+    """Check that there is enough disk space for the files of a site or of the server."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    ok = free > MIN_DISK
     return Finding(
-        free > ROOM, "disk", f"{free / 2**30:.1f} GiB free for {folder}{'' if free > ROOM else '; make room'}"
+        ok,
+        "disk",
+        f"{free / 2**30:.1f} GiB free for {folder}{'' if ok else f'; free {MIN_DISK / 2**30:g} GiB or more'}",
     )
 
 
-def leaving(machine: Machine, config: Config, sources: int) -> Iterator[Finding]:
-    """What a run would send from this site, or why it would not run here."""
+def list_outgoing(site_config: SiteConfig, config: Config, sources: int) -> Iterator[Finding]:
+    """List what a run would send from this site, or why it cannot run here."""
     try:
-        ready = host(machine, config, sources)
+        node = prepare_node(site_config, config, sources)
     except FedbeyondError as error:
         yield Finding(False, "run", str(error))
         return
     yield Finding(True, "run", f"{config.method}, {config.train.rounds} rounds")
-    yield Finding(True, "leaves", f"on enrolling: {', '.join(ready.facts)}, bytes of private state")
-    if ready.site is not None:
-        for kind in ready.method.sends:
-            yield Finding(True, "leaves", f"in answer to {kind!r}: {', '.join(sent(ready, kind))}")
-        if levels := levels_of(ready.method, ready.net, ready.facts["shape"]):
-            layers = "means and deviations of what BatchNorm layers are given"
-            told = (
-                f"in answer to 'statistics': {layers} (statistics), in {len(levels)} exchanges after evaluated rounds"
-            )
-            yield Finding(True, "leaves", told)
-        yield Finding(True, "leaves", "with each of these: its name, number of training images, bytes of private state")
-        promised = promise(ready.method, config.train.rounds)
-        yield from [Finding(True, "privacy", promised)] if promised else []
-    if ready.policy.scores:
+    yield Finding(True, "leaves", f"on enrolling: {', '.join(node.facts)}, bytes of private state")
+    if node.site is not None:
+        for kind in node.method.sends:
+            yield Finding(True, "leaves", f"in reply to {kind!r}: {', '.join(describe_reply(node, kind))}")
+        if levels := levels_of(node.method, node.net, node.facts["shape"]):
+            text = "means and deviations of the inputs of BatchNorm layers (statistics)"
+            exchanges = f"in {len(levels)} exchanges after evaluated rounds"
+            yield Finding(True, "leaves", f"in reply to 'statistics': {text}, {exchanges}")
         yield Finding(
-            True, "leaves", "in answer to 'evaluate': loss, accuracy, F1, AUC, recall and confusion on its own images"
+            True, "leaves", "with each of these: the site's name, number of training images, bytes of private state"
         )
-    yield Finding(True, "leaves", "when something fails: its name, and the error in words")
+        guarantee = promise(node.method, config.train.rounds)
+        yield from [Finding(True, "privacy", guarantee)] if guarantee else []
+    if node.policy.scores:
+        yield Finding(
+            True,
+            "leaves",
+            "in reply to 'evaluate': loss, accuracy, F1, AUC, recall and confusion on the site's own images",
+        )
+    yield Finding(True, "leaves", "on an error: the site's name, and the error message")
 
 
-def sent(ready: Host, kind: str) -> Iterator[str]:
-    """What leaves in answer to a request, by name, with its kind and, but for a few numbers, how large it is."""
-    assert ready.site
-    nets = outlines(ready.method, ready.site.nets)
-    for name, what in ready.method.sends[kind].items():
-        size = "" if what.kind == "scalars" else f", {tree.size(what.like(nets, {})):,} bytes"
-        yield f"{name} ({what.kind}{size})"
+def describe_reply(node: Node, kind: str) -> Iterator[str]:
+    """List what leaves in reply to a request: name, kind and, except for scalars, size."""
+    assert node.site
+    nets = {name: tree.to("meta", read(node.site.nets[name])) for name in node.method.shared}
+    for name, content in node.method.sends[kind].items():
+        size = "" if content.kind == "scalars" else f", {tree.size(content.like(nets, {})):,} bytes"
+        yield f"{name} ({content.kind}{size})"

@@ -1,1 +1,1 @@
-"""Runs as they go on: a folder looked at again and again, and a page of it for this machine's own browser."""
+"""Watch runs while they run: read a folder repeatedly and serve a page for a browser on the same computer."""

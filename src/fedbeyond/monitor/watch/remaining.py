@@ -1,4 +1,4 @@
-"""How long runs will still take, from how long their rounds took so far: an estimate, and said as one."""
+"""Estimate the remaining time of runs from the time of their rounds so far."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -8,27 +8,27 @@ from typing import Any
 def seconds_left(
     runs: Sequence[Mapping[str, Any]], seconds: Mapping[tuple[str, str, int], Sequence[float]], workers: int
 ) -> float | None:
-    """Seconds until all that is running or to go is over, `workers` at a time; None before any round is timed.
+    """Return the seconds until all running and pending runs are done, `workers` at a time; None before a timed round.
 
-    A method whose rounds were not timed yet is taken to be as slow as the others on average.
+    A method without timed rounds is assumed to take the mean time of the others.
     """
     by_method: dict[str, list[float]] = {}
-    for (method, _, _), spent in seconds.items():
-        by_method.setdefault(method, []).extend(spent)
-    paces = {method: fmean(spent) for method, spent in by_method.items() if spent}
-    if not paces:
+    for (method, _, _), times in seconds.items():
+        by_method.setdefault(method, []).extend(times)
+    round_seconds = {method: fmean(times) for method, times in by_method.items() if times}
+    if not round_seconds:
         return None
-    usual = fmean(paces.values())
-    lefts: list[float] = [
-        (run["rounds"] - run["played"]) * paces.get(run["method"], usual)
+    default = fmean(round_seconds.values())
+    remaining: list[float] = [
+        (run["rounds"] - run["rounds_done"]) * round_seconds.get(run["method"], default)
         for run in runs
-        if run["state"] in ("running", "to go")
+        if run["state"] in ("running", "pending")
     ]
-    return max(sum(lefts) / workers, max(lefts, default=0.0))
+    return max(sum(remaining) / workers, max(remaining, default=0.0))
 
 
 def about(seconds: float) -> str:
-    """As precisely as an estimate deserves."""
+    """Format an estimated time."""
     minutes = round(seconds / 60)
     if seconds < 45:
         return "less than a minute"

@@ -1,4 +1,4 @@
-"""The page over HTTP, for browsers of this machine alone: five addresses, GET, and no URL is ever taken for a path."""
+"""Serve the page over HTTP to browsers on this computer only: five addresses, GET, and no URL is used as a path."""
 
 import errno
 import json
@@ -11,10 +11,10 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 
 from ...errors import ConfigError
-from .look import Look, report
+from .state import Watcher, report
 
 HOST = "127.0.0.1"
-THREADS = 8  # connections answered at a time
+THREADS = 8  # connections served at the same time
 ASSETS = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
@@ -30,7 +30,7 @@ STRICT = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-# the report has its style and script in itself; it gets an origin of its own, and nothing to talk to
+# the report contains its style and script; it gets an origin of its own and no network access
 REPORT = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -38,70 +38,74 @@ REPORT = (
 
 
 class Server(ThreadingTCPServer):
-    """Listens on the loopback interface, and answers a bounded number of connections at a time."""
+    """An HTTP server on the loopback interface with a bounded number of connections."""
 
     allow_reuse_address, daemon_threads = True, True
 
     def __init__(self, runs: Path, port: int) -> None:
-        self.look, self.room = Look(runs), threading.BoundedSemaphore(THREADS)
+        self.watcher, self.connections = Watcher(runs), threading.BoundedSemaphore(THREADS)
         try:
-            super().__init__((HOST, port), Answer)
+            super().__init__((HOST, port), Handler)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise ConfigError(f"port {port} is in use; give another --port, or none: a free one is found") from None
+                raise ConfigError(
+                    f"port {port} is in use; give another --port, or leave it out to use a free one"
+                ) from None
             raise ConfigError(f"port {port} cannot be used ({error.strerror}); give another --port, or none") from None
         self.port = self.socket.getsockname()[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Leave a connection for which there is no room: a browser asks again."""
-        if self.room.acquire(timeout=1):
+        """Handle a connection, or close it if too many are open; a browser will retry."""
+        if self.connections.acquire(timeout=1):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and make room."""
+        """Handle a connection, then free its place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.room.release()
+            self.connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no error."""
+        """Ignore a browser that closed the connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
-class Answer(BaseHTTPRequestHandler):
-    """One request."""
+class Handler(BaseHTTPRequestHandler):
+    """The handler of a request."""
 
     server: Server
-    timeout = 5  # seconds to say what is wanted
+    timeout = 5  # seconds for a browser to send its request
     server_version, sys_version = "fedbeyond", ""
     error_message_format, error_content_type = "%(code)d: %(message)s\n", "text/plain"
 
     def do_GET(self) -> None:
-        """A page of ours, or 404."""
+        """Send the page, its assets, the state or the report; otherwise 404."""
         names = {f"{name}:{self.server.port}" for name in (HOST, "localhost")}
-        if self.headers.get_all("Host") not in [[name] for name in names]:  # another site's name may lead here
-            self.send_error(403, "ask for 127.0.0.1 or localhost")
+        if self.headers.get_all("Host") not in [
+            [name] for name in names
+        ]:  # DNS rebinding: another host name may resolve to this one
+            self.send_error(403, "use 127.0.0.1 or localhost")
             return
         path = self.path.partition("?")[0]
         if path in ASSETS:
             name, kind = ASSETS[path]
             self.answer(files(__package__).joinpath(name).read_bytes(), kind)
         elif path == "/state.json":
-            self.answer(json.dumps(self.server.look.state()).encode(), "application/json")
+            self.answer(json.dumps(self.server.watcher.state()).encode(), "application/json")
         elif path == "/report":
             try:
-                self.answer(report(self.server.look.root).read_bytes(), "text/html", REPORT)
+                self.answer(report(self.server.watcher.root).read_bytes(), "text/html", REPORT)
             except OSError:
                 self.send_error(404, "there is no report yet")
         else:
             self.send_error(404, "there is no such page")
 
     def answer(self, content: bytes, kind: str, policy: str = STRICT) -> None:
-        """Send a page and what it may do."""
+        """Send a page with its content security policy."""
         self.send_response(200)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))
@@ -110,13 +114,13 @@ class Answer(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def end_headers(self) -> None:
-        """What every answer says."""
+        """Add the headers that every response has."""
         for name, value in HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A page that asks every two seconds would fill the terminal."""
+        """Log nothing: a page that sends a request every two seconds would fill the terminal."""
 
 
 def watch(runs: Path, port: int) -> None:
@@ -124,9 +128,12 @@ def watch(runs: Path, port: int) -> None:
     if runs.exists() and not runs.is_dir():
         raise ConfigError(f"{runs} is a file; give the folder that 'fedbeyond bench' or 'run' writes to")
     with Server(runs, port) as server:
-        there = "" if runs.exists() else " (not there yet)"
-        print(f"watching {runs}{there}: http://{HOST}:{server.port}/   (Ctrl-C ends this, not the runs)", flush=True)
+        note = "" if runs.exists() else " (does not exist yet)"
+        print(
+            f"watching {runs}{note}: http://{HOST}:{server.port}/   (Ctrl-C stops this server, not the runs)",
+            flush=True,
+        )
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
-            print("\nno longer watching; the runs go on")
+            print("\nstopped watching; the runs continue")

@@ -1,4 +1,4 @@
-"""A file of JSON lines that grows: each look reads what was added, and all of it only after it was rewritten."""
+"""Follow a growing file of JSON lines: each read returns the lines that were added; a rewritten file is read again."""
 
 import json
 import os
@@ -8,44 +8,44 @@ from typing import NamedTuple
 from ...evaluation.selection import Line
 
 
-class News(NamedTuple):
-    """What a look at a file found."""
+class Update(NamedTuple):
+    """The result of reading a file."""
 
-    anew: bool  # the file is another one, or shorter: forget what was read before
+    restarted: bool  # the file is a new one, or shorter: discard what was read before
     lines: list[Line]
-    torn: bool  # a whole line is not a JSON object
+    malformed: bool  # a complete line is not a JSON object
 
 
 class Tail:
-    """The lines of a file since they were last asked for; a last line without its end is not one yet."""
+    """A reader of the lines added to a file since the last read; a last line without newline is read later."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.offset = path, 0
-        self.mark = (0, 0, 0)  # inode, size, time of change
+        self.mark = (0, 0, 0)  # inode, size, modification time
 
-    def news(self) -> News:
-        """What was added; a file whose mark has not changed is not opened."""
+    def read_new(self) -> Update:
+        """Return the lines that were added; a file with an unchanged mark is not opened."""
         try:
             stat = os.stat(self.path)
             mark = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             if mark == self.mark:
-                return News(False, [], False)
-            anew = mark[0] != self.mark[0] or mark[1] < self.offset
+                return Update(False, [], False)
+            restarted = mark[0] != self.mark[0] or mark[1] < self.offset
             with open(self.path, "rb") as file:
-                file.seek(0 if anew else self.offset)
+                file.seek(0 if restarted else self.offset)
                 added = file.read()
-        except OSError:  # not there, or not for us to read
-            gone, self.offset, self.mark = self.offset > 0, 0, (0, 0, 0)
-            return News(gone, [], False)
-        whole = added[: added.rfind(b"\n") + 1]
-        self.offset, self.mark = (0 if anew else self.offset) + len(whole), mark
-        found = [_line(raw) for raw in whole.splitlines()]
-        return News(anew, [line for line in found if line is not None], None in found)
+        except OSError:  # missing, or not readable
+            removed, self.offset, self.mark = self.offset > 0, 0, (0, 0, 0)
+            return Update(removed, [], False)
+        complete = added[: added.rfind(b"\n") + 1]
+        self.offset, self.mark = (0 if restarted else self.offset) + len(complete), mark
+        lines = [_parse(raw) for raw in complete.splitlines()]
+        return Update(restarted, [line for line in lines if line is not None], None in lines)
 
 
-def _line(raw: bytes) -> Line | None:
+def _parse(raw: bytes) -> Line | None:
     try:
-        found = json.loads(raw)
+        line = json.loads(raw)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return line if isinstance(line, dict) else None

@@ -1,4 +1,4 @@
-"""Images side by side in rows, with a word or two under each."""
+"""A grid of images with short texts under them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,22 +11,22 @@ from torch.nn import functional as F
 
 from ..figure import INK, SOFT, panels
 
-LIGHT, DARK = "#fdfdfe", "#101216"  # on a picture's own colours, which a dark page does not change
-SMALLEST, LARGEST = 96, 160  # pixels that an image is shown with
+LIGHT, DARK = "#fdfdfe", "#101216"  # for text on a picture's own colours, which a dark page does not change
+SMALLEST, LARGEST = 96, 160  # limits of the shown size of an image, in pixels
 
 
 class Tile(NamedTuple):
-    """An image, as bytes in rows of pixels, and what is said under it."""
+    """An image, as bytes in rows of pixels, and the text under it."""
 
     pixels: np.ndarray
-    word: str = ""
+    text: str = ""
     colour: str = SOFT
 
 
 def board(rows: Sequence[Sequence[Tile]], top: Sequence[str], left: Sequence[str], side: float = 0.95) -> Picture:
-    """A picture of tiles: names over the columns, and before the rows."""
-    words = any(tile.word for row in rows for tile in row)
-    step, across = (1.3 if words else 1.08), 1.08
+    """Draw tiles in rows, with names over the columns and before the rows."""
+    has_text = any(tile.text for row in rows for tile in row)
+    step, across = (1.3 if has_text else 1.08), 1.08
     margin, head = 0.11 * max(map(len, left)), 0.35
     width, height = margin + across * len(top), head + step * len(rows)
     picture, (axis,) = panels(1, width=side * width, height=side * height)
@@ -35,8 +35,8 @@ def board(rows: Sequence[Sequence[Tile]], top: Sequence[str], left: Sequence[str
         for column, tile in enumerate(tiles):
             x, y = column * across, row * step
             axis.imshow(tile.pixels, extent=(x, x + 1, y + 1, y), interpolation="none")
-            if tile.word:
-                axis.text(x + 0.5, y + 1.04, tile.word, ha="center", va="top", color=tile.colour, fontsize=7)
+            if tile.text:
+                axis.text(x + 0.5, y + 1.04, tile.text, ha="center", va="top", color=tile.colour, fontsize=7)
     for column, name in enumerate(top):
         axis.text(column * across + 0.5, -0.12, name, ha="center", va="bottom", color=INK)
     axis.set(xlim=(-margin, across * len(top)), ylim=(step * len(rows), -head), aspect="equal")
@@ -44,8 +44,8 @@ def board(rows: Sequence[Sequence[Tile]], top: Sequence[str], left: Sequence[str
     return picture
 
 
-def shown(x: Tensor) -> Tensor:
-    """An image between -1 and 1 as three channels between 0 and 1, neither too small nor too large to look at."""
+def displayed(x: Tensor) -> Tensor:
+    """Convert an image between -1 and 1 to three channels between 0 and 1, resized for display."""
     x = ((x.float().cpu() + 1) / 2).clamp(0, 1).expand(3, -1, -1)
     longest = max(x.shape[1:])
     if longest > LARGEST:
@@ -56,6 +56,6 @@ def shown(x: Tensor) -> Tensor:
 
 
 def as_bytes(x: Tensor) -> np.ndarray:
-    """Three channels between 0 and 1 as rows of pixels."""
-    found: np.ndarray = (x * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    return found
+    """Convert three channels between 0 and 1 to rows of pixels."""
+    rows: np.ndarray = (x * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    return rows

@@ -1,4 +1,4 @@
-"""Where models look: class activation maps (Zhou and others, CVPR 2016) over images of the unseen domain."""
+"""Class activation maps (Zhou and others, CVPR 2016) over images of the unseen domain."""
 
 from collections.abc import Sequence
 
@@ -7,74 +7,75 @@ from matplotlib import colormaps
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...classifier import scores
+from ...classifier import logits
 from ...errors import ConfigError
 from ...images import pixels
 from ...methods.fedgca import activation, look
 from ..figure import PALETTE, Figure
-from .board import Tile, as_bytes, board, shown
-from .runs import Held, alike, labels, together
+from .board import Tile, as_bytes, board, displayed
+from .runs import OpenRun, describe_runs, ensure_same_setting, labels
 
-ROWS = 8  # images at most
+MAX_ROWS = 8  # one image a row
 RIGHT, WRONG = PALETTE[2], PALETTE[1]
 
 
-def draw(runs: Sequence[Held]) -> Figure:
-    """A row an image, one of each class; the image, then what each model looks at for the class that it answers."""
-    alike([held.run for held in runs])
+def draw(runs: Sequence[OpenRun]) -> Figure:
+    """Draw a row for an image of each class: the image, then each model's activation map for its predicted class."""
+    ensure_same_setting([each.run for each in runs])
     first = runs[0]
     domain = next(iter(first.unseen))
     images, labelled = first.unseen[domain]
-    rows = chosen(labelled, len(first.classes))
+    rows = first_of_classes(labelled, len(first.classes))
     x, truth = images[torch.tensor(rows)], labelled[rows]
-    names = labels([held.run for held in runs])
-    seen = [looked(held, x) for held in runs]
-    base = [shown(image) for image in pixels(x)]
+    names = labels([each.run for each in runs])
+    predictions = [activation_maps(each, x) for each in runs]
+    base = [displayed(image) for image in pixels(x)]
     tiles, data = [], [["method", "domain", "image", "class", "predicted", "confidence"]]
-    for place, row in enumerate(rows):
-        line = [Tile(as_bytes(base[place]))]
-        for name, (maps, chances) in zip(names, seen, strict=True):
-            sure, answer = chances[place].max(0)
-            right = int(answer) == int(truth[place])
-            word = f"{first.classes[answer]} {float(sure):.0%} {'✓' if right else '✗'}"
-            line.append(Tile(as_bytes(overlaid(base[place], maps[place])), word, RIGHT if right else WRONG))
-            told = [first.classes[truth[place]], first.classes[answer], f"{float(sure):.6g}"]
-            data.append([name, domain, first.file(domain, row), *told])
+    for index, row in enumerate(rows):
+        line = [Tile(as_bytes(base[index]))]
+        for name, (maps, probabilities) in zip(names, predictions, strict=True):
+            confidence, label = probabilities[index].max(0)
+            right = int(label) == int(truth[index])
+            text = f"{first.classes[label]} {float(confidence):.0%} {'✓' if right else '✗'}"
+            line.append(Tile(as_bytes(overlaid(base[index], maps[index])), text, RIGHT if right else WRONG))
+            cells = [first.classes[truth[index]], first.classes[label], f"{float(confidence):.6g}"]
+            data.append([name, domain, first.file(domain, row), *cells])
         tiles.append(line)
     picture = board(tiles, ["image", *names], [first.classes[label] for label in truth])
     caption = (
-        f"The first image of each class of {domain}, which is unseen, and where models look for the class that they "
-        "answer: class activation maps, each from its least (dark) to its greatest value (bright); under them the "
-        f"answer and its probability. Runs: {together([held.run for held in runs])}; models of the round "
-        "chosen by source validation."
+        f"The first image of each class of {domain}, which is unseen, and each model's class activation map for its "
+        "predicted class, from its smallest (dark) to its largest value (bright); under it the prediction and its "
+        f"probability. Runs: {describe_runs([each.run for each in runs])}; models of the round chosen by source "
+        "validation."
     )
     name = f"cam-{first.run.config.target}-seed-{first.run.config.seed}"
-    return Figure(name, f"Where models look, {domain} unseen", caption, picture, data)
+    return Figure(name, f"Class activation maps, {domain} unseen", caption, picture, data)
 
 
-def chosen(labelled: Tensor, classes: int) -> list[int]:
-    """The first image of each class; of many classes, spread over them."""
-    there = [place for place in range(classes) if bool((labelled == place).any())]
-    picked = [there[i * len(there) // min(ROWS, len(there))] for i in range(min(ROWS, len(there)))]
-    return [int((labelled == place).nonzero()[0]) for place in picked]
+def first_of_classes(labelled: Tensor, classes: int) -> list[int]:
+    """Return the row of the first image of each class; of many classes, of evenly spaced ones."""
+    present = [label for label in range(classes) if bool((labelled == label).any())]
+    picked = [present[i * len(present) // min(MAX_ROWS, len(present))] for i in range(min(MAX_ROWS, len(present)))]
+    return [int((labelled == label).nonzero()[0]) for label in picked]
 
 
-def looked(held: Held, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The activation maps of the classes that a model answers, and how probable it holds each class."""
-    said = scores(held.net, x)
-    inputs = pixels(x.to(held.device))
+def activation_maps(opened: OpenRun, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the activation maps of a model's predicted classes, and the probabilities of all classes."""
+    outputs = logits(opened.net, x)
+    inputs = pixels(x.to(opened.device))
     try:
-        maps, raw = look(held.net, inputs, trained=False)
+        maps, raw = look(opened.net, inputs, trained=False)
     except ConfigError:
         raise ConfigError(
-            f"cam needs feature maps, and {held.run.config.network} has none; convnet, ResNets, AlexNet, MobileNetV2, "
-            "vision transformers and most networks of timm have them"
+            f"cam needs feature maps, and {opened.run.config.network} has none; use convnet, a ResNet, AlexNet, "
+            "MobileNetV2, a vision transformer or another network of timm that has them"
         ) from None
-    return activation(held.net, maps, raw, said.argmax(1).to(held.device)).detach().cpu(), said.softmax(1)
+    predicted = outputs.argmax(1).to(opened.device)
+    return activation(opened.net, maps, raw, predicted).detach().cpu(), outputs.softmax(1)
 
 
 def overlaid(base: Tensor, map: Tensor) -> Tensor:
-    """An image in grey under its map in colours."""
+    """Blend an image in grey with its map in colours."""
     span = float(map.max() - map.min())
     level = (map - map.min()) / span if span else torch.zeros_like(map)
     level = F.interpolate(level[None, None], base.shape[1:], mode="bilinear")[0, 0]

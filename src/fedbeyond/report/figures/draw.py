@@ -1,4 +1,4 @@
-"""One figure of a kind, or several, from folders of runs to files."""
+"""Draw figures of a kind from folders of runs, and write them."""
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -9,7 +9,7 @@ import matplotlib
 from ...errors import ConfigError, nearest
 from ...experiment.figure_kinds import KINDS
 from ..figure import STYLE, Figure, save
-from .runs import Run, found, hold, of_one_model, together
+from .runs import Run, describe_runs, finished_runs, has_global_model, open_run
 
 
 def draw(
@@ -21,31 +21,31 @@ def draw(
     methods: Sequence[str] = (),
     device: str = "cpu",
 ) -> Iterator[tuple[Figure, list[Path]]]:
-    """Make the figures of a kind and write them, by default into figures/ in the first folder."""
+    """Draw the figures of a kind and write them, by default into figures/ in the first folder."""
     if kind not in KINDS:
         raise ConfigError(f"figure {kind!r} is not known; {nearest(kind, KINDS)}")
     module = import_module(f".{kind}", __package__)
-    runs = found(folders, target, seed, methods)
-    if not methods:  # nobody asked for those of a reference that has no one model
-        runs = [run for run in runs if of_one_model(run)] or runs
+    runs = finished_runs(folders, target, seed, methods)
+    if not methods:  # skip methods without a global model, unless they are named
+        runs = [run for run in runs if has_global_model(run)] or runs
     if fits := getattr(module, "fits", None):
         runs = [run for run in runs if fits(run.config)]
         if not runs:
-            raise ConfigError(f"no run there is of a method that a {kind} figure is for: {KINDS[kind].about}")
-    for some in taken(kind, runs, bool(methods)):
-        with matplotlib.rc_context(STYLE):  # for whatever is drawn after the panels
-            figure = module.draw([hold(run, device) for run in some])
+            raise ConfigError(f"no run has a method that {kind} can draw ({KINDS[kind].about}); give other folders")
+    for selected in group_runs(kind, runs, bool(methods)):
+        with matplotlib.rc_context(STYLE):  # for everything drawn after the panels
+            figure = module.draw([open_run(run, device) for run in selected])
         yield figure, save(figure, out or folders[0] / "figures")
 
 
-def taken(kind: str, runs: list[Run], named: bool) -> list[list[Run]]:
-    """The runs of each figure: one alone (of several that were named, each), or those that are compared in one."""
+def group_runs(kind: str, runs: list[Run], named: bool) -> list[list[Run]]:
+    """Return the runs of each figure: single runs (each named one, or the first), or all runs of one comparison."""
     wanted = KINDS[kind]
     if not wanted.seeds:
         runs = [run for run in runs if run.config.seed == runs[0].config.seed]
-    if len(runs) < wanted.least:
-        given = f"{len(runs)} ({together(runs)})"
-        raise ConfigError(f"{kind} takes {wanted.least} runs of one target, and there are {given}; give more folders")
-    if wanted.most == 1:
+    if len(runs) < wanted.min_runs:
+        given = f"{len(runs)} ({describe_runs(runs)})"
+        raise ConfigError(f"{kind} needs {wanted.min_runs} runs of one target, and got {given}; give more folders")
+    if wanted.max_runs == 1:
         return [[run] for run in (runs if named else runs[:1])]
-    return [runs[: wanted.most]]
+    return [runs[: wanted.max_runs]]

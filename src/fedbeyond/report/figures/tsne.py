@@ -1,4 +1,4 @@
-"""What a model sees in images: its features on a plane by t-SNE (van der Maaten and Hinton, JMLR 2008)."""
+"""Features of images projected to a plane by t-SNE (van der Maaten and Hinton, JMLR 2008)."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -12,79 +12,82 @@ from ...classifier import write
 from ...methods.fedadg import draw as noise
 from ...networks.adversary import Generator
 from ..figure import PALETTE, Figure, panels
-from .runs import Held, evenly, features
+from .runs import OpenRun, balanced_rows, features
 
-POINTS, CLASSES = 800, 8  # at most
-REFERENCE = "reference"  # FedADG's generator, as a further domain
+MAX_POINTS, MAX_CLASSES = 800, 8
+REFERENCE = "reference"  # features of FedADG's generator, shown as a domain
 
 
-def draw(runs: Sequence[Held]) -> Figure:
-    """Two panels of the same points: coloured by class, and by domain."""
-    (held,) = runs
-    points, classes, domains = gathered(held)
-    places = projected(points)
-    names = [held.classes[place] for place in sorted(set(classes))]
-    homes = list(dict.fromkeys(domains))
-    marked = {name: f"{name} (unseen)" if name in held.unseen else name for name in homes}
-    called = [held.classes[place] for place in classes]
+def draw(runs: Sequence[OpenRun]) -> Figure:
+    """Draw two panels of the same points: coloured by class, and by domain."""
+    (opened,) = runs
+    points, classes, domains = gather_features(opened)
+    places = project(points)
+    names = [opened.classes[label] for label in sorted(set(classes))]
+    domain_names = list(dict.fromkeys(domains))
+    marked = {name: f"{name} (unseen)" if name in opened.unseen else name for name in domain_names}
+    class_names = [opened.classes[label] for label in classes]
     picture, (left, right) = panels(2, width=3.9, height=3.9)
-    shapes = {name: "*" if name == REFERENCE else "^" if name in held.unseen else "o" for name in homes}
-    scatter(left, places, called, names, [shapes[home] for home in domains], "class")
-    scatter(right, places, domains, homes, [shapes[home] for home in domains], "domain", marked)
+    shapes = {name: "*" if name == REFERENCE else "^" if name in opened.unseen else "o" for name in domain_names}
+    markers = [shapes[domain] for domain in domains]
+    scatter(left, places, class_names, names, markers, "class")
+    scatter(right, places, domains, domain_names, markers, "domain", marked)
     extra = ""
-    if REFERENCE in homes:
-        extra = f" Stars: {domains.count(REFERENCE)} reference features that the last round's generator makes of noise."
-    most = "" if len(names) == len(held.classes) else f", of the {len(names)} classes with most images"
+    if REFERENCE in domain_names:
+        extra = (
+            f" Stars: {domains.count(REFERENCE)} reference features that the last round's generator makes from noise."
+        )
+    subset = "" if len(names) == len(opened.classes) else f", of the {len(names)} classes with the most images"
     rule = "last round" if extra else "round chosen by source validation"
     caption = (
-        f"Features of {len(domains) - domains.count(REFERENCE):,} images{most} under the model of {held.run} ({rule}), "
-        f"on a plane by t-SNE; distances between groups mean little. Triangles: the unseen domain.{extra}"
+        f"Features of {len(domains) - domains.count(REFERENCE):,} images{subset} by the model of {opened.run} ({rule}),"
+        f" projected to a plane by t-SNE; distances between groups mean little. Triangles: the unseen domain.{extra}"
     )
     data = [["x", "y", "class", "domain"]]
-    data += [[f"{x:.4f}", f"{y:.4f}", a, b] for (x, y), a, b in zip(places, called, domains, strict=True)]
-    title = f"What the model sees, {held.run.config.method}, {held.run.config.target} unseen"
-    return Figure(held.name("tsne"), title, caption, picture, data)
+    data += [[f"{x:.4f}", f"{y:.4f}", a, b] for (x, y), a, b in zip(places, class_names, domains, strict=True)]
+    title = f"Features by t-SNE, {opened.run.config.method}, {opened.run.config.target} unseen"
+    return Figure(opened.name("tsne"), title, caption, picture, data)
 
 
-def gathered(held: Held) -> tuple[Tensor, list[int], list[str]]:
-    """Features with their classes and domains, as many of each domain; and the reference, where there is one."""
-    generator = held.nets.get("generator")
-    made = isinstance(generator, Generator)
-    if made:
-        state = held.server()
-        write(held.net, state["model"])
-        write(held.nets["generator"], state["generator"])
-    every = torch.cat([labels for _, labels in held.domains.values()])
-    kept = torch.bincount(every, minlength=len(held.classes)).argsort(descending=True, stable=True)[:CLASSES]
-    share = POINTS // (len(held.domains) + made)
+def gather_features(opened: OpenRun) -> tuple[Tensor, list[int], list[str]]:
+    """Return features with classes and domains, equally many of each domain, and of the reference if there is one."""
+    generator = opened.nets.get("generator")
+    has_reference = isinstance(generator, Generator)
+    if has_reference:
+        state = opened.server()
+        write(opened.net, state["model"])
+        write(opened.nets["generator"], state["generator"])
+    every = torch.cat([labels for _, labels in opened.domains.values()])
+    largest = torch.bincount(every, minlength=len(opened.classes)).argsort(descending=True, stable=True)[:MAX_CLASSES]
+    share = MAX_POINTS // (len(opened.domains) + has_reference)
     points, classes, domains = [], [], []
-    for domain, (images, labels) in held.domains.items():
-        among = torch.isin(labels, kept).nonzero()[:, 0]
-        rows = among[evenly(labels[among], share)]
-        points.append(features(held, images[rows]))
+    for domain, (images, labels) in opened.domains.items():
+        candidates = torch.isin(labels, largest).nonzero()[:, 0]
+        rows = candidates[balanced_rows(labels[candidates], share)]
+        points.append(features(opened, images[rows]))
         classes += labels[rows].tolist()
         domains += [domain] * len(rows)
-    if made:
+    if has_reference:
         assert isinstance(generator, Generator)
         rng = torch.Generator().manual_seed(0)
-        y = kept.sort().values.repeat(-(-share // len(kept)))[:share]
-        drawn = noise("generator", len(y), held.net.head.in_features, rng)
+        y = largest.sort().values.repeat(-(-share // len(largest)))[:share]
+        drawn = noise("generator", len(y), opened.net.head.in_features, rng)
         with torch.no_grad():
-            points.append(generator.eval()(drawn.to(held.device), y.to(held.device)).cpu())
+            points.append(generator.eval()(drawn.to(opened.device), y.to(opened.device)).cpu())
         classes += y.tolist()
         domains += [REFERENCE] * len(y)
     return torch.cat(points), classes, domains
 
 
-def projected(points: Tensor) -> np.ndarray:
-    """Points on a plane, the same every time: one thread, one seed, begun from the principal components."""
+def project(points: Tensor) -> np.ndarray:
+    """Project points to a plane, reproducibly: one thread, one seed, initialised by principal components."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):
-        settled = TSNE(perplexity=min(30, (len(points) - 1) / 3), init="pca", random_state=0)
-        found: np.ndarray = settled.fit_transform(points.double().numpy())
-    return found
+        tsne = TSNE(perplexity=min(30, (len(points) - 1) / 3), init="pca", random_state=0)
+        places: np.ndarray = tsne.fit_transform(points.double().numpy())
+    return places
 
 
 def scatter(
@@ -96,19 +99,23 @@ def scatter(
     title: str,
     marked: dict[str, str] | None = None,
 ) -> None:
-    """Points in the colour of their group, and a legend."""
+    """Draw points in the colour of their group, with a legend."""
     group, shape = np.array(groups), np.array(shapes)
     for name, colour in zip(names, cycle(PALETTE), strict=False):
         for form, size in (("o", 9), ("^", 15), ("*", 28)):
-            mine = (group == name) & (shape == form)
-            axis.scatter(*places[mine].T, s=size, color=colour, marker=form, linewidths=0, alpha=0.8)
+            selected = (group == name) & (shape == form)
+            axis.scatter(*places[selected].T, s=size, color=colour, marker=form, linewidths=0, alpha=0.8)
     forms = ["o" if marked is None else shapes[list(groups).index(name)] for name in names]
     handles = [
         axis.scatter([], [], s=26, color=colour, marker=form, linewidths=0)
         for form, colour in zip(forms, cycle(PALETTE), strict=False)
     ]
-    key = {"ncols": 4 if len(names) > 5 else 3, "columnspacing": 0.8, "handletextpad": 0.1, "fontsize": 8}
+    style = {"ncols": 4 if len(names) > 5 else 3, "columnspacing": 0.8, "handletextpad": 0.1, "fontsize": 8}
     axis.legend(
-        handles, [(marked or {}).get(name, name) for name in names], loc="upper center", bbox_to_anchor=(0.5, 0), **key
+        handles,
+        [(marked or {}).get(name, name) for name in names],
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        **style,
     )
     axis.set(title=f"by {title}", xticks=[], yticks=[])

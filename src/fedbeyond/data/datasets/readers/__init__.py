@@ -1,4 +1,4 @@
-"""Readers: one function a layout, from a folder to what lies in it, or nothing if it is laid out otherwise."""
+"""Readers: one function for each layout; it returns the listing of a folder, or None if the layout is another."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,14 +7,14 @@ from ...storage.listing import Listing
 from ..naming import Known
 from .arrays import hdf5, npz_folder
 from .digits import digits
-from .folders import folders, parted
+from .folders import folders, part_folders
 from .lists import lists
 from .midog import midog
 from .tables import camelyon, isic, wilds
 
 Reader = Callable[[Path, Known], Listing | None]
 
-# what each is called when it was looked for in vain; folders last, since others have some beside
+# by the name in messages; folders are last, since other layouts have folders too
 READERS: dict[str, Reader] = {
     "metadata.csv of WILDS": camelyon,
     "metadata.csv with domain, category and path": wilds,
@@ -24,13 +24,13 @@ READERS: dict[str, Reader] = {
     "HDF5 <domain>_train.hdf5": hdf5,
     "idx, .mat or .npz of digits": digits,
     "<domain>.npz": npz_folder,
-    "domain/part/class/image": parted,
+    "domain/part/class/image": part_folders,
     "domain/class/image": folders,
 }
 
 
 def recognise(root: Path, known: Known) -> Listing | None:
-    """What a folder holds, by the first reader that knows its layout."""
+    """Return the listing of a folder from the first reader that recognises its layout, or None."""
     for reader in READERS.values():
         listing = reader(root, known)
         if listing is not None:

@@ -1,7 +1,7 @@
-"""Lists of files: a line holds a path and a number, a text file is one part of one domain.
+"""Read lists of files: a line has a path and a number, and a text file is one part of one domain.
 
 PACS has them in several forms (the original and GA, Dassl, JiGen), also VLCS, OfficeHome (GA), DomainNet and GDRBench.
-Numbers begin with 0 or with 1, paths are those of somebody else's computer; the class folder in a path decides.
+Numbers begin with 0 or 1, and paths are often those of another computer; the class folder in a path decides the label.
 """
 
 import re
@@ -14,69 +14,69 @@ import numpy as np
 
 from ....errors import DataError, MissingError
 from ...storage.listing import Files, Listing, Records
-from ..naming import Known, ordered, plain, spellings, subfolders
+from ..naming import Known, in_usual_order, plain, spellings, subfolders
 from .folders import PARTS
 
 NAMED = re.compile(r"(?P<domain>.+)_(?P<part>train|crossval|val|test|img_label_list)(_kfold)?\.txt", re.IGNORECASE)
 WHERE = {"splits", "txtlists", "lists", "data", "rawimages", "trainvalsplitsandh5pyfilespreread"}
 IMAGES = ("", "images", "raw_images", "kfold")
 LEFT_OUT = "sketch/dog/n02103406_4068-1.png"  # Dassl: "this image has problems"; it was corrupt in early copies
-TRIED, NAMED_AT_MOST = 50, 3
+MAX_TRIED, MAX_NAMED = 50, 3
 
 Entry = tuple[str, int]
 
 
 class Listed(NamedTuple):
-    """A list of files: the domain and part it is of, its lines, and the number of the first class."""
+    """A list of files: its domain and part, its lines, and the number of the first class."""
 
     path: Path
     domain: str
-    part: str  # train, val, test, or nothing: the whole domain
+    part: str  # train, val, test, or empty: the whole domain
     entries: list[Entry]
     base: int
 
 
 def lists(root: Path, known: Known) -> Listing | None:
-    """Lists `<domain>_<part>.txt` (also `_kfold`) or `<domain>_img_label_list.txt`, and the images they name."""
-    found = survey(root, known)
-    by_domain = ordered(
-        {each.domain: [other for other in found if other.domain == each.domain] for each in found}, known
+    """Read lists `<domain>_<part>.txt` (also `_kfold`) or `<domain>_img_label_list.txt`, and the images they name."""
+    files = find_lists(root, known)
+    by_domain = in_usual_order(
+        {each.domain: [other for other in files if other.domain == each.domain] for each in files}, known
     )
     if by_domain is None:
         return None
-    classes = known.classes or _named(entry for each in found for entry in each.entries)
+    classes = known.classes or _class_names(entry for each in files for entry in each.entries)
     known, domains, bases = known._replace(classes=classes), {}, set()
     for domain, parts in by_domain.items():
-        domains[domain], where = _records(root, parts, known)
-        bases |= where
-    folder = found[0].path.parent
+        domains[domain], part_bases = _records(root, parts, known)
+        bases |= part_bases
+    folder = files[0].path.parent
     layout = (
         f"lists of files in {_within(root, folder)}, images in {', '.join(sorted(_within(root, b) for b in bases))}"
     )
-    if any(each.base for each in found):
+    if any(each.base for each in files):
         layout += ", labels from 1"
-    if _dassl(root, folder, bases) and any(name.endswith(LEFT_OUT) for each in found for name, _ in each.entries):
+    if _dassl(root, folder, bases) and any(name.endswith(LEFT_OUT) for each in files for name, _ in each.entries):
         layout += f", without {LEFT_OUT} as in Dassl"
     return Listing(classes, domains, layout)
 
 
-def survey(root: Path, known: Known) -> list[Listed]:
-    """The lists of known domains in a folder and in those where lists are kept."""
-    meant = spellings((*known.domains, *known.extra), known.others)
-    found: dict[tuple[str, str], Listed] = {}
+def find_lists(root: Path, known: Known) -> list[Listed]:
+    """Return the lists of known domains in a folder and in its usual folders of lists."""
+    usual = spellings((*known.domains, *known.extra), known.aliases)
+    files: dict[tuple[str, str], Listed] = {}
     for path in _candidates(root):
         name = NAMED.fullmatch(path.name)
-        domain = meant.get(plain(name["domain"])) if name else None
+        domain = usual.get(plain(name["domain"])) if name else None
         if name and domain:
             part = PARTS.get(name["part"].lower(), "")
-            if (domain, part) not in found:
-                found[domain, part] = Listed(path, domain, part, _entries(path), 0)
-    numbers = [number for each in found.values() for _, number in each.entries]
-    return [each._replace(base=_base(each, numbers, known)) for each in found.values()]
+            if (domain, part) not in files:
+                files[domain, part] = Listed(path, domain, part, _entries(path), 0)
+    numbers = [number for each in files.values() for _, number in each.entries]
+    return [each._replace(base=_base(each, numbers, known)) for each in files.values()]
 
 
 def _candidates(root: Path) -> Iterator[Path]:
-    """Text files in a folder and, two levels down, in folders where lists are kept."""
+    """Yield the text files in a folder and, up to two levels down, in folders with usual names of lists."""
     likely = [path for path in subfolders(root) if plain(path.name) in WHERE]
     deeper = [path for top in likely for path in subfolders(top) if plain(path.name) in WHERE]
     for folder in (root, *likely, *deeper):
@@ -84,144 +84,149 @@ def _candidates(root: Path) -> Iterator[Path]:
 
 
 def _entries(path: Path) -> list[Entry]:
-    """The lines of a list; blanks belong to the path, but for the last."""
+    """Read the lines of a list; the last blank separates the path, which may have blanks, from the number."""
     entries = []
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         if line.strip():
             name, _, label = line.strip().rpartition(" ")
             if not name or not label.isdecimal():
-                raise DataError(f"{path}, line {number}: {line.strip()[:80]!r} is not a path, a blank and a number")
+                raise DataError(
+                    f"{path}, line {number}: {line.strip()[:80]!r}; expected a path, a blank and a number; fix it"
+                )
             entries.append((name.strip().replace("\\", "/"), int(label)))
     return entries
 
 
 def _folders(known: Known) -> dict[str, str]:
-    numbered = {str(place): name for place, name in enumerate(known.classes)}
-    return {**numbered, **spellings(known.classes, known.others)}
+    numbered = {str(number): name for number, name in enumerate(known.classes)}
+    return {**numbered, **spellings(known.classes, known.aliases)}
 
 
-def _class_of(name: str, meant: dict[str, str]) -> str | None:
-    """The class that the folder of a listed image is of."""
-    return meant.get(plain(name.rpartition("/")[0].rpartition("/")[2]))
+def _class_of(name: str, usual: dict[str, str]) -> str | None:
+    """Return the class of the folder of a listed image, or None."""
+    return usual.get(plain(name.rpartition("/")[0].rpartition("/")[2]))
 
 
 def _base(listed: Listed, numbers: Sequence[int], known: Known) -> int:
-    """The number that the first class has in a list, which must agree with the class folders in its paths."""
-    meant, free = _folders(known), not known.classes or known.part or not listed.part
-    told = [(name, number, _class_of(name, meant)) for name, number in listed.entries]
-    certain = [(name, number, known.classes.index(found)) for name, number, found in told if found]
+    """Return the number of the first class in a list; raise if numbers contradict the class folders in the paths."""
+    usual, free = _folders(known), not known.classes or known.subset or not listed.part
+    classified = [(name, number, _class_of(name, usual)) for name, number in listed.entries]
+    certain = [(name, number, known.classes.index(label)) for name, number, label in classified if label]
     if free:
-        places = {place for _, _, place in certain}
-        return int(bool(certain) and len(places) == len(known.classes) and _shifted(certain))
+        labels = {label for _, _, label in certain}
+        return int(bool(certain) and len(labels) == len(known.classes) and _shifted(certain))
     if not certain:
         if max(numbers, default=0) > len(known.classes) or (0 in numbers and len(known.classes) in numbers):
             raise DataError(
                 f"{listed.path}: labels {min(numbers)} to {max(numbers)}; expected 0 to {len(known.classes) - 1} "
-                f"or 1 to {len(known.classes)}: {', '.join(known.classes)}"
+                f"or 1 to {len(known.classes)}: {', '.join(known.classes)}; fix the list"
             )
         return int(0 not in numbers and len(known.classes) in numbers)
-    base = int(Counter(number - place for _, number, place in certain)[1] > len(certain) / 2)
-    wrong = [(name, number, place) for name, number, place in certain if number - base != place]
+    base = int(Counter(number - label for _, number, label in certain)[1] > len(certain) / 2)
+    wrong = [(name, number, label) for name, number, label in certain if number - base != label]
     if wrong:
-        some = "; ".join(
-            f"{name} is {number}, expected {place + base} ({known.classes[place]})"
-            for name, number, place in wrong[:NAMED_AT_MOST]
+        examples = "; ".join(
+            f"{name} is {number}, expected {label + base} ({known.classes[label]})"
+            for name, number, label in wrong[:MAX_NAMED]
         )
-        more = f"; and {len(wrong) - NAMED_AT_MOST} more" if len(wrong) > NAMED_AT_MOST else ""
-        raise DataError(f"{listed.path}: labels contradict the folders of the images: {some}{more}; mend the list")
+        more = f"; and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
+        raise DataError(f"{listed.path}: labels contradict the folders of the images: {examples}{more}; fix the list")
     return base
 
 
 def _shifted(certain: Sequence[tuple[str, int, int]]) -> bool:
-    return all(number == place + 1 for _, number, place in certain)
+    return all(number == label + 1 for _, number, label in certain)
 
 
 def _records(root: Path, parts: Sequence[Listed], known: Known) -> tuple[Records, set[Path]]:
-    """A domain's images by class and name, the rows of each part, and the folders they are in."""
+    """Return a domain's images in order of class and name, with the rows of each part, and their base folders."""
     labels: dict[str, int] = {}
     rows: dict[str, set[str]] = {}
-    bases, meant = set(), _folders(known)
+    bases, usual = set(), _folders(known)
     for each in parts:
-        base, dropped = _place(root, each)
+        base, dropped = _base_folder(root, each)
         bases.add(base)
-        homes: dict[str, str] = {}
+        prefixes: dict[str, str] = {}
         for name, number in each.entries:
-            label = _label(name, number, each, known, meant)
+            label = _label(name, number, each, known, usual)
             if label is None or (name.endswith(LEFT_OUT) and _dassl(root, each.path.parent, {base})):
                 continue
             folder, _, file = "/".join(name.split("/")[dropped:]).rpartition("/")
-            if folder not in homes:
-                homes[folder] = _begins(root, _spelled(base, folder) or base / folder)
-            path = homes[folder] + file
+            if folder not in prefixes:
+                prefixes[folder] = _prefix(root, _folder_on_disk(base, folder) or base / folder)
+            path = prefixes[folder] + file
             if labels.setdefault(path, label) != label:
                 both = f"{known.classes[labels[path]]} and {known.classes[label]}"
-                raise DataError(f"{each.path}: {name} is {both} in the lists of {each.domain}; mend one of them")
+                raise DataError(f"{each.path}: {name} is {both} in the lists of {each.domain}; fix one of them")
             rows.setdefault(each.part, set()).add(path)
     names = tuple(sorted(labels, key=lambda path: (labels[path], path)))
     folds = {
-        part: np.array([place for place, name in enumerate(names) if name in members], np.int64)
+        part: np.array([row for row, name in enumerate(names) if name in members], np.int64)
         for part, members in rows.items()
         if part
     }
     return Records(Files(root, names), np.array([labels[name] for name in names], np.int64), folds), bases
 
 
-def _label(name: str, number: int, listed: Listed, known: Known, meant: dict[str, str]) -> int | None:
-    """The label of an entry: that of its class folder, else its number; nothing for a class that is not wanted."""
-    found = _class_of(name, meant)
-    if found is not None:
-        return known.classes.index(found)
-    if known.part:
+def _label(name: str, number: int, listed: Listed, known: Known, usual: dict[str, str]) -> int | None:
+    """Return the label of an entry, from its class folder or else its number; None for a class that is not read."""
+    class_name = _class_of(name, usual)
+    if class_name is not None:
+        return known.classes.index(class_name)
+    if known.subset:
         return None
     label = number - listed.base
     if not 0 <= label < len(known.classes):
         raise DataError(
-            f"{listed.path}: {name} is {number}; expected one of {len(known.classes)} classes; mend the list"
+            f"{listed.path}: the label of {name} is {number}; expected {listed.base} to "
+            f"{listed.base + len(known.classes) - 1}; fix the list"
         )
     return label
 
 
-def _place(root: Path, listed: Listed) -> tuple[Path, int]:
-    """The folder that a list's paths begin in, and how many of their first steps lead elsewhere."""
+def _base_folder(root: Path, listed: Listed) -> tuple[Path, int]:
+    """Return the folder that a list's paths are relative to, and how many of their first parts to drop."""
     tops = [root / name for name in IMAGES if (root / name).is_dir()]
-    for name, _ in listed.entries[:TRIED]:
-        steps = name.split("/")
-        for dropped in range(len(steps)):
+    for name, _ in listed.entries[:MAX_TRIED]:
+        parts = name.split("/")
+        for dropped in range(len(parts)):
             if dropped == 0 and name.startswith("/"):
-                continue  # an absolute path: under the root if it is there, else where it says
+                continue  # an absolute path: look under the root first, then at the path itself
             for top in tops:
-                folder = _spelled(top, "/".join(steps[dropped:-1]))
-                if folder and (folder / steps[-1]).is_file():
+                folder = _folder_on_disk(top, "/".join(parts[dropped:-1]))
+                if folder and (folder / parts[-1]).is_file():
                     return top, dropped
         if Path(name).is_file() and name.startswith("/"):
             return Path("/"), 0
     first = listed.entries[0][0] if listed.entries else "nothing"
     tried = ", ".join(map(str, tops))
-    raise MissingError(f"{listed.path} lists {first}, which is not there; looked in {tried}; put the images beside it")
+    raise MissingError(
+        f"{listed.path} lists {first}, which does not exist in {tried}; put the images into one of these"
+    )
 
 
-def _spelled(top: Path, folder: str) -> Path | None:
-    """Where a folder that a list names is, under whatever spelling its steps have on disk."""
-    place = top
-    for step in folder.split("/"):
-        alike = [place / step]
-        if not alike[0].is_dir():
-            alike = [path for path in subfolders(place) if plain(path.name) == plain(step)]
-        if len(alike) != 1:
+def _folder_on_disk(top: Path, folder: str) -> Path | None:
+    """Return the folder that a list names; each part may have another spelling on disk."""
+    current = top
+    for part in folder.split("/"):
+        similar = [current / part]
+        if not similar[0].is_dir():
+            similar = [path for path in subfolders(current) if plain(path.name) == plain(part)]
+        if len(similar) != 1:
             return None
-        place = alike[0]
-    return place
+        current = similar[0]
+    return current
 
 
-def _begins(root: Path, folder: Path) -> str:
-    """What the names of a folder's images begin with, relative to the root if it lies there."""
+def _prefix(root: Path, folder: Path) -> str:
+    """Return the first part of the names of a folder's images, relative to the root if possible."""
     if folder == root:
         return ""
     return f"{(folder.relative_to(root) if folder.is_relative_to(root) else folder).as_posix()}/"
 
 
-def _named(entries: Iterator[Entry]) -> tuple[str, ...]:
-    """The classes that paths have as folders."""
+def _class_names(entries: Iterator[Entry]) -> tuple[str, ...]:
+    """Return the classes that are folders of paths."""
     names: dict[str, str] = {}
     for name, _ in entries:
         folder = name.rpartition("/")[0].rpartition("/")[2]
@@ -234,4 +239,4 @@ def _dassl(root: Path, folder: Path, bases: set[Path]) -> bool:
 
 
 def _within(root: Path, path: Path) -> str:
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) and path != root else "the folder itself"
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) and path != root else "the root folder"

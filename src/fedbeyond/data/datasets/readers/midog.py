@@ -1,6 +1,6 @@
-"""MIDOG 2022 and MIDOG++: regions of slides as TIFF, cells as boxes in a JSON file in the manner of COCO.
+"""Read MIDOG 2022 and MIDOG++: regions of slides as TIFF, cells as boxes in a JSON file in COCO format.
 
-An example is the square around the middle of a box; its domain is the kind of tumor, its group the case.
+A sample is the square around the centre of a box; its domain is the kind of tumor, its group is the case.
 """
 
 import csv
@@ -13,10 +13,10 @@ import numpy as np
 
 from ....errors import DataError, MissingError
 from ...storage.listing import Box, Files, Listing, Records
-from ..naming import Known, ordered, plain, subfolders
+from ..naming import Known, in_usual_order, plain, subfolders
 
-SIDE = 64  # pixels around the middle of a box
-CASES = {  # the kind of tumor by the number of the case, as the MIDOG 2022 challenge gives it (not checked by us)
+SIDE = 64  # pixels around the centre of a box
+CASES = {  # case numbers of each kind of tumor in the MIDOG 2022 challenge (not checked by us)
     "human_breast": (1, 150),
     "canine_lung": (151, 194),
     "canine_lymphoma": (195, 249),
@@ -27,14 +27,14 @@ MITOTIC, IMPOSTER = "mitoticfigure", ("hardnegative", "nonmitotic", "imposter", 
 
 
 def midog(root: Path, known: Known) -> Listing | None:
-    """A JSON file with images, annotations and categories, and the TIFF files it names."""
+    """Read a JSON file with images, annotations and categories, and the TIFF files that it names."""
     file, content = _annotations(root) if "mitotic" in known.classes else (None, {})
     if file is None:
         return None
     try:
         return _listing(root, file, content, known)
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{file}: not in the manner of COCO ({type(error).__name__}: {error}); get it again") from None
+        raise DataError(f"{file}: not in COCO format ({type(error).__name__}: {error}); download it again") from None
 
 
 def _listing(root: Path, file: Path, content: dict[str, Any], known: Known) -> Listing:
@@ -47,20 +47,23 @@ def _listing(root: Path, file: Path, content: dict[str, Any], known: Known) -> L
     for each in content["annotations"]:
         image, label = images.get(each["image_id"]), labels.get(each["category_id"])
         if image is None or label is None:
-            raise DataError(f"{file}: annotation {each.get('id')} is of an image or a category that the file lacks")
+            raise DataError(f"{file}: annotation {each.get('id')} has an unknown image or category; download it again")
         rows.setdefault(kinds[image["id"]], []).append(
             (image["file_name"], label, square(each["bbox"], corners, image))
         )
-    found = ordered(rows, known)
-    if found is None:
-        lacking = ", ".join(name for name in known.domains if name not in rows)
-        raise MissingError(f"{file}: no cell of {lacking}; found {', '.join(sorted(rows))}")
+    by_domain = in_usual_order(rows, known)
+    if by_domain is None:
+        missing = ", ".join(name for name in known.domains if name not in rows)
+        raise MissingError(
+            f"{file}: no cell of {missing}; found {', '.join(sorted(rows))}; add tumor_type to the images of the file, "
+            f"or a CSV table with Slide and Tumor beside it"
+        )
     layout = f"{file.name} and TIFF files; {SIDE} pixels around each box, grouped by case"
-    return Listing(known.classes, {domain: _records(folder, found[domain]) for domain in found}, layout)
+    return Listing(known.classes, {domain: _records(folder, by_domain[domain]) for domain in by_domain}, layout)
 
 
 def square(bbox: list[float], corners: bool, image: Mapping[str, Any]) -> Box:
-    """The square around the middle of a box, moved into the image where it would lie over an edge."""
+    """Return the square around the centre of a box, moved inside the image if it crosses an edge."""
     x0, y0, x1, y1 = bbox if corners else (bbox[0], bbox[1], bbox[0] + bbox[2], bbox[1] + bbox[3])
     left, top = round((x0 + x1) / 2) - SIDE // 2, round((y0 + y1) / 2) - SIDE // 2
     if "width" in image and "height" in image:
@@ -75,17 +78,17 @@ def _annotations(root: Path) -> tuple[Path | None, dict[str, Any]]:
         try:
             content = json.loads(path.read_text())
         except ValueError as error:
-            raise DataError(f"{path}: no JSON ({error}); download it again") from None
+            raise DataError(f"{path}: not valid JSON ({error}); download it again") from None
         if isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys():
             return path, content
     return None, {}
 
 
 def _label(file: Path, name: str) -> int:
-    told = plain(name)
-    if any(word in told for word in IMPOSTER):
+    category = plain(name)
+    if any(word in category for word in IMPOSTER):
         return 0
-    if MITOTIC in told:
+    if MITOTIC in category:
         return 1
     raise DataError(f"{file}: category {name!r}; expected mitotic figure and hard negative (non-mitotic)")
 
@@ -96,25 +99,25 @@ def _folder(root: Path, file: Path, images: Mapping[Any, Mapping[str, Any]]) -> 
         for top in tops:
             if (top / image["file_name"]).is_file():
                 return top
-    raise MissingError(f"{file}: none of its {len(images)} images is there; expected them beside it or in images/")
+    raise MissingError(f"{file}: none of its {len(images)} images exists; put them beside it or into images/")
 
 
 def _kinds(file: Path, images: Mapping[Any, Mapping[str, Any]], known: Known) -> dict[Any, str]:
-    """The kind of tumor of each image: told with it, in a table beside, or by the number of the case."""
+    """Return the kind of tumor of each image: from the JSON file, a table beside it, or the case number."""
     listed = _table(file)
     kinds = {}
     for key, image in images.items():
         case = Path(image["file_name"]).stem
-        told = image.get("tumor_type") or image.get("tumour_type") or listed.get(case.lstrip("0"), "")
-        kind = next((d for d in (*known.domains, *known.extra) if plain(told).startswith(plain(d))), None)
-        if kind is None and not told and not listed and case.isdecimal():
+        given = image.get("tumor_type") or image.get("tumour_type") or listed.get(case.lstrip("0"), "")
+        kind = next((d for d in (*known.domains, *known.extra) if plain(given).startswith(plain(d))), None)
+        if kind is None and not given and not listed and case.isdecimal():
             kind = next((name for name, (first, last) in CASES.items() if first <= int(case) <= last), None)
-        kinds[key] = kind or told or "unknown"
+        kinds[key] = kind or given or "unknown"
     return kinds
 
 
 def _table(file: Path) -> dict[str, str]:
-    """The kind of tumor by case, if a table with the columns Slide and Tumor lies near."""
+    """Return the kind of tumor by case, if there is a table with the columns Slide and Tumor beside the file."""
     for path in sorted((*file.parent.glob("*.csv"), *file.parent.parent.glob("datasets_xvalidation.csv"))):
         with path.open(newline="") as opened:
             rows = list(csv.DictReader(opened, delimiter=";" if ";" in path.read_text()[:200] else ","))
@@ -124,7 +127,7 @@ def _table(file: Path) -> dict[str, str]:
 
 
 def _records(folder: Path, rows: list[tuple[str, int, Box]]) -> Records:
-    """Cells by image, so that each large image is opened once."""
+    """Return cells in order of image, so that each large image is opened once."""
     rows = sorted(rows)
     names = tuple(name for name, _, _ in rows)
     files = Files(folder, names, tuple(box for _, _, box in rows))

@@ -1,0 +1,237 @@
+"""The state of runs as read from their files and locks, while they run in other processes."""
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from statistics import StatisticsError
+from typing import Any, NamedTuple
+
+from ... import __version__
+from ...errors import FedbeyondError
+from ...evaluation.rules import unseen
+from ...evaluation.selection import Line
+from ...experiment.bench import format_round
+from ...experiment.results import FAILURE, PLAN, RESULTS, TIMES
+from ...spec import unseen_domains
+from .remaining import about, seconds_left
+from .tail import Tail
+
+STATES = ("running", "failed", "stopped", "pending", "done")
+LATEST = 50  # rejected replies that the page shows
+QUIET = 60  # seconds without a lock or a new line after which no process is running
+Key = tuple[str, str, int]
+
+
+class RoundSummary(NamedTuple):
+    """The values of a round that the page shows."""
+
+    unseen: dict[str, float]  # accuracy by domain; empty if the round was not evaluated
+    rejected: list[dict[str, Any]]
+    text: str
+
+
+class Run:
+    """The folder of a run, read while it grows."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], mark: float) -> None:
+        self.folder, self.mark, self.rounds = folder, mark, int(config["train"]["rounds"])
+        self.key: Key = (str(config["method"]), str(config["target"]), int(config["seed"]))
+        self.results, self.times = Tail(folder / RESULTS), Tail(folder / TIMES)
+        self.summaries: dict[int, RoundSummary] = {}
+        self.seconds: dict[int, float] = {}
+        self.fault = ""
+
+    def read(self) -> None:
+        """Read the lines that were added."""
+        update = self.results.read_new()
+        if update.restarted:
+            self.summaries, self.fault = {}, ""
+        malformed = update.malformed
+        for line in update.lines:
+            try:
+                self.summaries[int(line["round"])] = summarise(line)
+            except (
+                KeyError,
+                TypeError,
+                ValueError,
+                AttributeError,
+                ZeroDivisionError,
+                StatisticsError,
+                FedbeyondError,
+            ):
+                malformed = True
+        if malformed:
+            self.fault = f"{RESULTS} has a line that is not a result; delete {self.folder} to start the run again"
+        times = self.times.read_new()
+        if times.restarted:
+            self.seconds = {}
+        for line in times.lines:
+            if isinstance(line.get("round"), int) and isinstance(line.get("seconds"), int | float):
+                self.seconds[line["round"]] = line["seconds"]
+
+    def state(self) -> tuple[str, str]:
+        """Return one of `STATES`, and the reason if the run failed."""
+        if (self.folder / "done").exists() and len(self.summaries) >= self.rounds:
+            return "done", ""
+        if is_running(self.folder):
+            return "running", ""
+        failure = read_json(self.folder / FAILURE)
+        if failure or self.fault:
+            return "failed", str(failure.get("error", self.fault))
+        return "stopped", ""
+
+
+def summarise(line: Line) -> RoundSummary:
+    """Return the values of a line that the page needs."""
+    targets = unseen_domains(line["target"]) if "scores" in line else ()
+    domains = {name: round(unseen(line, name), 4) for name in targets}
+    rejected = [{"site": str(entry["site"]), "reason": str(entry["reason"])} for entry in line["rejected"]]
+    return RoundSummary(domains, rejected, format_round(line))
+
+
+class Watcher:
+    """A folder of runs, or of a single run, and what was read from it so far."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.runs = root, dict[Path, Run]()
+        self.lock = threading.Lock()  # several browsers may request the state
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that the page shows."""
+        with self.lock:
+            self.find()
+            for run in self.runs.values():
+                run.read()
+            return self.describe()
+
+    def find(self) -> None:
+        """Update the runs: add new and restarted runs, remove deleted ones."""
+        known, self.runs = self.runs, {}
+        for folder in (self.root, *sorted(self.root.glob("*/*/seed-*"))):  # where run and bench put them
+            mark = changed(folder / "config.json")  # written whenever a process starts or resumes the run
+            if folder in known and known[folder].mark == mark:
+                self.runs[folder] = known[folder]
+            elif mark and (config := read_json(folder / "config.json")):
+                with suppress(KeyError, TypeError, ValueError):  # config.json of another program
+                    self.runs[folder] = Run(folder, config, mark)
+
+    def describe(self) -> dict[str, Any]:
+        """Return counts, the remaining time, and every run that is planned or has a folder."""
+        plan = read_json(self.root / PLAN)
+        started = {run.key: run for run in self.runs.values()}
+        grid, runs = planned(plan), []
+        for key, rounds in (grid | {key: run.rounds for key, run in started.items()}).items():
+            progress = describe_run(started.get(key))
+            run = {"method": key[0], "target": key[1], "seed": key[2], "rounds": rounds, **progress}
+            if run["state"] == "stopped" and key in grid:
+                run["state"] = "pending"  # the bench resumes it later
+            runs.append(run)
+        counts = Counter(run["state"] for run in runs)
+        last_change = max((each.results.mark[2] for each in started.values()), default=0) / 1e9
+        age = max(time.time() - last_change, 0) if last_change else None
+        finished = bool(runs) and not counts["running"] and not counts["pending"] and not counts["stopped"]
+        active = counts["running"] > 0 or (age is not None and age < QUIET)
+        workers = max(counts["running"], min(number(plan.get("jobs")), counts["running"] + counts["pending"]), 1)
+        seconds = {key: list(run.seconds.values()) for key, run in started.items()}
+        remaining = seconds_left(runs, seconds, workers) if active and not finished else None
+        rejected = [entry for each in started.values() for entry in rejected_replies(each)]
+        return {
+            "name": str(self.root),
+            "version": __version__,
+            "runs": sorted(runs, key=lambda run: STATES.index(run["state"])),
+            "methods": list(dict.fromkeys(run["method"] for run in runs)),
+            "counts": {state: counts[state] for state in STATES},
+            "rounds": {
+                "done": sum(run["rounds_done"] for run in runs),
+                "total": sum(run["rounds_done" if run["state"] == "failed" else "rounds"] for run in runs),
+            },
+            "time_left": None if remaining is None else about(remaining),
+            "active": active,
+            "age": None if age is None else round(age),
+            "finished": finished,
+            "report": finished and changed(report(self.root)) >= max(last_change, 1),  # not that of earlier runs
+            "rejected": {"count": len(rejected), "latest": rejected[-LATEST:]},
+            "subfolders": sorted(str(path.parent) for path in self.root.glob(f"*/{PLAN}")) if not runs else [],
+        }
+
+
+def report(root: Path) -> Path:
+    """Return the path of the page that a bench writes at its end."""
+    return root / "report.html"
+
+
+def changed(path: Path) -> float:
+    """Return the modification time of a file; 0 if there is none."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0
+
+
+def describe_run(run: Run | None) -> dict[str, Any]:
+    """Return the state and progress of a run."""
+    if run is None:
+        return {"state": "pending", "reason": "", "rounds_done": 0, "last": "", "curves": {}}
+    state, reason = run.state()
+    rounds = [run.summaries[number] for number in sorted(run.summaries)]
+    names = {name for summary in rounds for name in summary.unseen}
+    return {
+        "state": state,
+        "reason": reason,
+        "rounds_done": min(len(rounds), run.rounds),
+        "last": rounds[-1].text if rounds else "",
+        "curves": {name: [summary.unseen.get(name) for summary in rounds] for name in sorted(names)},
+    }
+
+
+def rejected_replies(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the replies that the gate rejected."""
+    method, target, seed = run.key
+    for number, summary in sorted(run.summaries.items()):
+        for entry in summary.rejected:
+            yield {"method": method, "target": target, "seed": seed, "round": number + 1, **entry}
+
+
+def planned(plan: dict[str, Any]) -> dict[Key, int]:
+    """Return the runs of a grid and their numbers of rounds."""
+    runs: dict[Key, int] = {}
+    for cell in plan.get("runs", []):
+        try:
+            runs[str(cell["method"]), str(cell["target"]), int(cell["seed"])] = int(cell["rounds"])
+        except (KeyError, TypeError, ValueError):
+            continue
+    return runs
+
+
+def is_running(folder: Path) -> bool:
+    """Return whether a process holds the run's lock; the lock taken here is brief, and a starting run waits for it."""
+    try:
+        with open(folder / "lock", "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a small JSON object; return an empty one if the file is missing or not valid."""
+    try:
+        if os.stat(path).st_size > 10_000_000:
+            return {}
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def number(value: Any) -> int:
+    """Return an integer, or 0 if the value is not one."""
+    return value if isinstance(value, int) else 0

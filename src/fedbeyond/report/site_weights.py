@@ -1,0 +1,162 @@
+"""Figures of the sites' aggregation weights over rounds, and of GA's generalization gaps."""
+
+from collections.abc import Sequence
+from statistics import mean, stdev
+
+from ..evaluation.selection import Line
+from ..spec import Part, parse, spell
+from .curves import Runs, draw, label_rounds, legend_below, thinned
+from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
+from .table import Table, best_first
+
+MAX_METHODS = 3  # in a figure
+TOLERANCE = 1e-6  # weights that change less are constant
+LAST = 0.1  # share of the rounds that counts as the end of training
+
+Points = list[tuple[int, float, float, int]]  # round, mean over seeds, standard deviation, seeds
+
+
+def weights(runs: Runs, table: Table) -> Figure | None:
+    """Draw the aggregation weight of each site over rounds, for methods that change it."""
+    about = "Aggregation weight of each site, for methods that change it from round to round"
+    return _by_site(runs, table, "weights", "Aggregation weights", about, "weight")
+
+
+def gaps(runs: Runs, table: Table) -> Figure | None:
+    """Draw GA's generalization gaps over rounds."""
+    about = (
+        "The generalization gap of each site: how much worse (in loss, or in accuracy if GA is set so) the aggregated "
+        "model is on the site's validation images than the site's own model. GA gives sites with large gaps more weight"
+    )
+    return _by_site(runs, table, "gaps", "Generalization gaps", about, "gap")
+
+
+@drawing
+def gap_bars(runs: Runs, table: Table) -> Figure | None:
+    """Draw each source domain's gap at the end of training, with GA's weights and with fixed weights."""
+    gaps_by_method = {method: gaps for method in best_first(table) if (gaps := last_gaps(runs, method))}
+    if not gaps_by_method:
+        return None
+    adjusted = [method for method in gaps_by_method if not has_fixed_weights(method)][:MAX_METHODS]
+    bases = {without_ga(method) for method in adjusted}
+    fixed = [method for method in gaps_by_method if has_fixed_weights(method)]
+    methods = adjusted + [method for method in fixed if without_ga(method) in bases or not bases][:MAX_METHODS]
+    sites = sorted({site for method in methods for site in gaps_by_method[method]})
+    picture, axes = panels(2, across=2, width=3.4, height=2.6)
+    data = [["method", "weights", "source", "mean gap", "std of gap", "values"]]
+    width = 0.8 / len(methods)
+    for index, method in enumerate(methods):
+        middle = [mean(gaps_by_method[method].get(site, [0.0])) for site in sites]
+        spread = [stdev(v) if len(v := gaps_by_method[method].get(site, [])) > 1 else 0.0 for site in sites]
+        where = [i + (index - (len(methods) - 1) / 2) * width for i in range(len(sites))]
+        colour = SOFT if has_fixed_weights(method) else PALETTE[index]
+        label = f"{method}{', fixed weights' * has_fixed_weights(method)}"
+        for axis, heights in zip(axes, (middle, spread), strict=True):
+            axis.bar(where, heights, width * 0.92, color=colour, label=label)
+        for site in (site for site in sites if site in gaps_by_method[method]):
+            values = gaps_by_method[method][site]
+            spelled = [f"{mean(values):.6f}", f"{stdev(values):.6f}" if len(values) > 1 else "-", str(len(values))]
+            data.append([method, "fixed" if has_fixed_weights(method) else "GA's", site, *spelled])
+    for axis, title in zip(axes, ("mean gap", "standard deviation of the gap"), strict=True):
+        axis.set_xticks(range(len(sites)), sites, rotation=0 if len(sites) <= 4 else 45)
+        axis.set_title(title)
+        axis.grid(axis="x", visible=False)
+    legend_below(picture, axes)
+    caption = (
+        "Each source domain's generalization gap at the end of training (the last tenth of the rounds, at least one), "
+        "over all runs in which it took part: its mean, and its standard deviation (as in Figure 3 of the GA paper, "
+        "which does not state over what they are computed)"
+    )
+    title = "Gaps with and without GA"
+    if not any(map(has_fixed_weights, methods)):
+        still = spell(tuple(Part("ga", "default", {"step": 0}) if p.name == "ga" else p for p in parse(methods[0])))
+        caption += f". No run has the gaps without GA: to see them, run {still}, whose weights stay equal"
+        title = "Gaps at the end of training"
+    return Figure("gap-bars", title, caption, picture, data)
+
+
+def last_gaps(runs: Runs, method: str) -> dict[str, list[float]]:
+    """Return the gaps of each site in the last rounds of all runs of a method."""
+    gaps: dict[str, list[float]] = {}
+    for (name, _, _), run in runs.items():
+        for line in run[-max(1, int(LAST * len(run))) :] if name == method else ():
+            for site, gap in line.get("diagnostics", {}).get("gaps", {}).items():
+                gaps.setdefault(site, []).append(gap)
+    return gaps
+
+
+def has_fixed_weights(method: str) -> bool:
+    """Return whether a method measures gaps but does not adjust weights."""
+    return any(part.name == "ga" and part.options.get("step") == 0 for part in parse(method))
+
+
+def without_ga(method: str) -> str:
+    """Return the spelling of a method without GA."""
+    return spell(tuple(part for part in parse(method) if part.name != "ga"))
+
+
+def sites_over_rounds(runs: Runs, method: str, target: str, kind: str) -> dict[str, Points]:
+    """Return the weights or gaps of each site, for the rounds that have them."""
+    by_site: dict[str, dict[int, list[float]]] = {}
+    for (name, left_out, _), run in runs.items():
+        for line in run if (name, left_out) == (method, target) else ():
+            for site, value in numbers(line, kind).items():
+                by_site.setdefault(site, {}).setdefault(line["round"] + 1, []).append(value)
+    return {
+        site: [(r, mean(v), stdev(v) if len(v) > 1 else 0.0, len(v)) for r, v in sorted(rounds.items())]
+        for site, rounds in sorted(by_site.items())
+    }
+
+
+def numbers(line: Line, kind: str) -> dict[str, float]:
+    """Return the weights of a line, or its gaps."""
+    return (line.get("weights") if kind == "weights" else line.get("diagnostics", {}).get("gaps")) or {}
+
+
+def weights_change(run: Sequence[Line]) -> bool:
+    """Return whether weights change between rounds; only rounds with all sites are compared."""
+    first: dict[str, float] = {}
+    full = [line for line in run if len(line.get("weights", {})) == max(len(other["weights"]) for other in run)]
+    return any(abs(first.setdefault(site, w) - w) > TOLERANCE for line in full for site, w in line["weights"].items())
+
+
+@drawing
+def _by_site(runs: Runs, table: Table, kind: str, title: str, about: str, unit: str) -> Figure | None:
+    """Draw a row of panels for each method, a panel for each target (one or more domains), a line for each site."""
+    shows = {
+        key[:2]
+        for key, run in runs.items()
+        if (weights_change(run) if kind == "weights" else any(numbers(line, kind) for line in run))
+    }
+    methods = [method for method in best_first(table) if method in {name for name, _ in shows}]
+    if not methods:
+        return None
+    with_gaps = {name for (name, _, _), run in runs.items() if any(numbers(line, "gaps") for line in run)}
+    methods.sort(key=lambda method: method not in with_gaps)  # GA's first: their weights follow from the gaps
+    shown, targets = methods[:MAX_METHODS], list(dict.fromkeys(target for _, target in shows))
+    targets = [target for target in dict.fromkeys(target for _, target, _ in runs) if target in targets]
+    names = sorted({s for r in runs.values() for line in r for s in numbers(line, kind)})
+    colours = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
+    across = min(len(targets), 4)
+    picture, axes = panels(
+        len(shown) * len(targets), across=across, width=6.8 / min(across, 3), height=2.1, sharey="row"
+    )
+    data = [["method", "target", "site", "round", unit, "std", "seeds"]]
+    for index, (method, target) in enumerate((m, t) for m in shown for t in targets):
+        axis = axes[index]
+        for site, points in sites_over_rounds(runs, method, target, kind).items():
+            draw(axis, thinned(points), colours[site], site)
+            data += [[method, target, site, str(r), f"{v:.6f}", f"{s:.6f}", str(n)] for r, v, s, n in points]
+        axis.set_title(f"{target} unseen\n{method}", fontsize=9)
+        label_rounds(axis)
+        if kind == "gaps":
+            axis.axhline(0, color=INK, linewidth=0.7)
+    for axis in axes[::across]:
+        axis.set_ylabel(unit)
+    legend_below(picture, axes, names)
+    caption = f"{about}; one line for each site, mean over seeds"
+    if len(table.seeds) > 1:
+        caption += ", with a band of one standard deviation"
+    if len(methods) > MAX_METHODS:
+        caption += f"; {MAX_METHODS} of {len(methods)} such methods, GA's first, then the best"
+    return Figure(f"ga-{kind}" if kind == "gaps" else kind, title, caption, picture, data)
