@@ -7,7 +7,7 @@ import torch
 from fedbeyond import _memory
 
 torch.set_num_threads(1)
-_memory.keep()
+_memory.keep_freed_memory()
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("steady")
 

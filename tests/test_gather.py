@@ -5,7 +5,7 @@ import pytest
 from fedbeyond.engine.rounds import play, start
 from fedbeyond.errors import FederationError
 from fedbeyond.experiment import registry
-from fedbeyond.server import Reply, Round, gather
+from fedbeyond.server import Reply, Round, request_once
 from fedbeyond.testing import toy
 from fedbeyond.testing.faults import Faulty
 from fedbeyond.testing.laws import simulator
@@ -13,16 +13,16 @@ from fedbeyond.testing.laws import simulator
 
 def test_each_site_is_asked_once_and_again_if_it_failed():
     now = Round(1, 3, ("east", "north", "west"), ("east", "north", "west"))
-    asking = gather("style", {"east": {"s": 1}}, now, {"with": 2})
+    asking = request_once("style", {"east": {"s": 1}}, now, {"with": 2})
     request = next(asking)
     assert (request.kind, request.to, request.body) == ("style", ("north", "west"), {"with": 2})
     with pytest.raises(StopIteration) as end:
         asking.send([Reply("west", {"s": 3}, 1.0)])  # north failed
     bank = end.value.value
     assert bank == {"east": {"s": 1}, "west": {"s": 3}}
-    assert next(gather("style", bank, now)).to == ("north",)
+    assert next(request_once("style", bank, now)).to == ("north",)
     with pytest.raises(StopIteration) as end:
-        next(gather("style", {name: {} for name in now.clients}, now))
+        next(request_once("style", {name: {} for name in now.clients}, now))
     assert set(end.value.value) == set(now.clients)
 
 

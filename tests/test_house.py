@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedbeyond.experiment import registry
-from fedbeyond.spec import spell_value
+from fedbeyond.spec import format_value
 from fedbeyond.testing.laws import check_method
 from support.paths import ROOT, SOURCE
 
@@ -105,7 +105,7 @@ def test_a_methods_page_gives_the_defaults_and_presets_of_every_option(group, na
         told = dict(zip(head[1].split(" | "), row[1].split(" | "), strict=True))
         for preset, options in presets.items():
             value = options.get(option, parameter.default)
-            assert told[preset] == (f"{value:g}" if isinstance(value, float) else spell_value(value))
+            assert told[preset] == (f"{value:g}" if isinstance(value, float) else format_value(value))
 
 
 def test_add_a_method_is_a_complete_method_in_under_30_lines(tmp_path):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedbeyond import tree
-from fedbeyond._precision import computing, halved, whole
+from fedbeyond._precision import autocast_for, in_bfloat16, to_float32
 from fedbeyond.classifier import logits
 from fedbeyond.engine.simulator import Simulator
 from fedbeyond.errors import ConfigError
@@ -40,19 +40,19 @@ def test_parameters_that_moved_are_those_that_the_next_step_goes_by():
 
 
 def test_scores_are_float32_and_the_loss_too():
-    net = halved(lambda task: {"model": task.network(task)})(toy.TASK)["model"]
+    net = in_bfloat16(lambda task: {"model": task.network(task)})(toy.TASK)["model"]
     assert logits(net, torch.ones(2, 3, 6, 6)).dtype == torch.float32
-    with computing("cpu", net):
+    with autocast_for("cpu", net):
         said = net(torch.ones(2, 3, 6, 6))
         assert said.dtype == torch.bfloat16
         assert nn.functional.cross_entropy(said, torch.tensor([0, 1])).dtype == torch.float32
-    assert whole(torch.ones(1, dtype=torch.float64)).dtype == torch.float64
+    assert to_float32(torch.ones(1, dtype=torch.float64)).dtype == torch.float64
 
 
 def test_the_switches_of_torch_are_back_where_they_were():
     net, before = nn.Linear(1, 1), torch.backends.mkldnn.enabled
-    net.halved = True
-    with pytest.raises(ZeroDivisionError), computing("cpu", net):
+    net.autocast = True
+    with pytest.raises(ZeroDivisionError), autocast_for("cpu", net):
         assert torch.is_autocast_enabled("cpu")
         raise ZeroDivisionError
     assert torch.backends.mkldnn.enabled == before and not torch.is_autocast_enabled("cpu")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbeyond.errors import ConfigError
-from fedbeyond.spec import Part, from_table, parse, spell, to_table
+from fedbeyond.spec import Part, format_spec, from_table, parse, to_table
 
 word = st.from_regex(r"[a-z][a-z_]{0,6}", fullmatch=True).filter(
     lambda w: w not in ("none", "true", "false", "nan", "inf", "name", "preset")
@@ -19,7 +19,7 @@ parts = st.builds(Part, word, st.just("default") | word, st.dictionaries(word, v
 
 @given(st.lists(parts, min_size=1, max_size=3))
 def test_what_is_spelled_can_be_read(some):
-    assert parse(spell(tuple(some))) == tuple(some)
+    assert parse(format_spec(tuple(some))) == tuple(some)
 
 
 @given(st.lists(parts, min_size=1, max_size=3, unique_by=lambda part: part.name))
@@ -27,12 +27,12 @@ def test_a_table_and_a_spelling_say_the_same(some):
     first, *others = some
     options = [part.name for part in others]
     if not {*first.options} & {*options}:  # a table has one key for an option and a part of the same name
-        assert from_table(to_table(spell(tuple(some)))) == spell(tuple(some))
+        assert from_table(to_table(format_spec(tuple(some)))) == format_spec(tuple(some))
 
 
 @given(text.filter(str.strip))
 def test_any_text_can_be_an_option(some):
-    assert parse(spell((Part("a", options={"b": some}),)))[0].options["b"] == some
+    assert parse(format_spec((Part("a", options={"b": some}),)))[0].options["b"] == some
 
 
 def test_spelling_is_tolerant_of_spaces_and_quotes():

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from fedbeyond._memory import keep
+from fedbeyond._memory import keep_freed_memory
 from fedbeyond.experiment import results, run_folder
 from fedbeyond.experiment.config import Config, Train
 from fedbeyond.experiment.prepare import prepare
@@ -63,7 +63,7 @@ def letters(folder: Path, kind: str) -> float:
 
 
 def main() -> None:
-    keep()
+    keep_freed_memory()
     torch.set_num_threads(1)
     with TemporaryDirectory() as name:
         home = Path(name)

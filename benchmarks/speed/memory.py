@@ -54,18 +54,18 @@ def warm_up(task: Task) -> None:
 
 def main(clients: int, rounds: int = 2) -> None:
     torch.set_num_threads(1)
-    _memory.keep()
+    _memory.keep_freed_memory()
     torch.manual_seed(0)
     data = {"train": (torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8), torch.tensor([0, 1]))}
     task = Task(("cat", "dog"), (3, 16, 16), resnet18())
-    with _memory.sparing():
+    with _memory.low_memory():
         warm_up(task)
     before = now()
     method = registry.build("fedavg")
     nets = networks(method, task, 0, "cpu")
     sites = [Site(f"site-{number:03}", data, nets, batch_size=2) for number in range(clients)]
     federation = Simulator(method.client, sites)
-    with _memory.sparing():  # as in Assembly.initial_models
+    with _memory.low_memory():  # as in Assembly.initial_models
         begin = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
     size, state = tree.size(begin), start(method, federation.clients, begin)
     gate = Gate(method.sends, tree.to("meta", begin), {site.name: site.size for site in sites})

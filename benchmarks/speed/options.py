@@ -50,7 +50,7 @@ class Player:
 
 def main(rounds: int) -> None:
     torch.set_num_threads(1)
-    _memory.keep()
+    _memory.keep_freed_memory()
     players = {name: Player(options) for name, options in CHOICES.items()}
     for _ in range(1 + rounds):
         for player in players.values():

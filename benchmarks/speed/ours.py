@@ -61,7 +61,7 @@ def engine(cell: task.Cell, method: Method, sites: list[Site]) -> Engine:
 
 def main() -> None:
     cell, folder = task.given()
-    _memory.keep()  # as every command does, and lays networks out as below
+    _memory.keep_freed_memory()  # as every command does, and lays networks out as below
     clock, nets = task.Clock(folder), {"model": task.network(cell).to(memory_format=torch.channels_last)}
     method = replace(build("fedavg", optimizer=sgd(lr=cell.lr)), sampler=partial(ordered, cell))
     sites = [

@@ -13,7 +13,7 @@ from .errors import BusyError, StorageError
 
 
 @contextmanager
-def storing(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Iterator[None]:
     """Turn an `OSError` inside the block into a `StorageError` of one line."""
     try:
         yield
@@ -27,7 +27,7 @@ def storing(path: Path) -> Iterator[None]:
 def write(path: Path, content: bytes) -> None:
     """Write a file atomically, through a temporary file: a reader sees the old content or the new content."""
     partial = path.with_name(f".{path.name}.partial")
-    with storing(path):
+    with storage_errors(path):
         try:
             with open(partial, "wb") as file:
                 file.write(content)
@@ -39,7 +39,7 @@ def write(path: Path, content: bytes) -> None:
             raise
 
 
-def note(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """Read a small JSON file of a run; return {} if it does not hold an object."""
     try:
         content = json.loads(path.read_text("utf-8"))
@@ -51,7 +51,7 @@ def note(path: Path) -> dict[str, Any]:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Create a folder if needed and hold its lock inside the block; raise `BusyError` if another process holds it."""
-    with storing(folder):
+    with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "lock", "w")  # noqa: SIM115 (closed at the end of the block)
     with lock:

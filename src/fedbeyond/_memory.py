@@ -20,10 +20,10 @@ SPARING = {MMAP_THRESHOLD: 2**21, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 2**20}
 APART = 2**17  # bytes; in low-memory mode larger tensors get a memory mapping of their own
 
 kept = False  # whether this process keeps freed blocks
-scarce = False  # whether low-memory mode is on: memory for models matters more than speed
+active = False  # whether low-memory mode is on: memory for models matters more than speed
 
 
-def keep() -> bool:
+def keep_freed_memory() -> bool:
     """Make malloc keep freed blocks; return whether the C library supports it."""
     global kept
     kept = _set(KEEPING)
@@ -31,23 +31,23 @@ def keep() -> bool:
 
 
 @contextmanager
-def sparing() -> Iterator[None]:
+def low_memory() -> Iterator[None]:
     """Within the block, return freed memory to the system, and let sites hold few models at a time."""
-    global scarce
-    before, scarce = scarce, True
+    global active
+    before, active = active, True
     if kept and not before:
         _set(SPARING)
-    give_back()
+    release()
     try:
         yield
     finally:
-        scarce = before
+        active = before
         if kept and not before:
             _set(KEEPING)
-        give_back()
+        release()
 
 
-def give_back() -> None:
+def release() -> None:
     """Return all free memory to the system; call it after a large piece of work."""
     if library := _library("malloc_trim"):
         library.malloc_trim(0)
@@ -55,13 +55,13 @@ def give_back() -> None:
 
 def copied(tensor: Tensor) -> Tensor:
     """Return a detached, contiguous copy that is expected to live long."""
-    return room(tensor, torch.empty(tensor.shape, device="meta").stride()).copy_(tensor.detach())
+    return allocate(tensor, torch.empty(tensor.shape, device="meta").stride()).copy_(tensor.detach())
 
 
-def room(like: Tensor, strides: tuple[int, ...]) -> Tensor:
+def allocate(like: Tensor, strides: tuple[int, ...]) -> Tensor:
     """Allocate an uninitialised tensor like `like`; large ones in a mapping of their own in low-memory mode."""
     size = like.numel() * like.element_size()
-    if not scarce or size < APART or like.device.type != "cpu" or sys.platform != "linux":
+    if not active or size < APART or like.device.type != "cpu" or sys.platform != "linux":
         return torch.empty_strided(like.shape, strides, dtype=like.dtype, device=like.device)
     flags = (
         mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE

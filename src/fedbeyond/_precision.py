@@ -1,4 +1,4 @@
-"""Mixed precision: networks marked as `halved` compute in bfloat16, with any method.
+"""Mixed precision: networks marked `autocast` compute in bfloat16, with any method.
 
 Torch's autocast computes matrix products and convolutions in bfloat16; losses, norms and long sums stay in float32.
 Parameters, gradients and everything that is stored, sent or averaged stay float32.
@@ -17,27 +17,27 @@ from .tree import Node
 Build = Callable[[Any], dict[str, nn.Module]]  # networks for a task
 
 
-def halved(networks: Build) -> Build:
+def in_bfloat16(networks: Build) -> Build:
     """Wrap a network factory so that its networks compute in bfloat16."""
 
     def build(task: Any) -> dict[str, nn.Module]:
         nets = networks(task)
         for net in nets.values():
-            net.halved = True  # type: ignore[assignment]
+            net.autocast = True  # type: ignore[assignment]
         return nets
 
     return build
 
 
-def is_halved(*nets: nn.Module) -> bool:
+def uses_bfloat16(*nets: nn.Module) -> bool:
     """Return whether one of the networks computes in bfloat16."""
-    return any(getattr(net, "halved", False) for net in nets)
+    return any(getattr(net, "autocast", False) for net in nets)
 
 
 @contextmanager
-def computing(device: str, *nets: nn.Module) -> Iterator[None]:
+def autocast_for(device: str, *nets: nn.Module) -> Iterator[None]:
     """Within the block, use autocast with bfloat16 if one of the networks is marked for it."""
-    if not is_halved(*nets):
+    if not uses_bfloat16(*nets):
         yield
         return
     kind = torch.device(device).type
@@ -48,18 +48,18 @@ def computing(device: str, *nets: nn.Module) -> Iterator[None]:
         yield
 
 
-def in_full(device: str) -> AbstractContextManager[Any]:
+def autocast_off(device: str) -> AbstractContextManager[Any]:
     """Within the block, turn autocast off, so that augmentation does not depend on the precision."""
     kind = torch.device(device).type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def whole(node: Node) -> Node:
+def to_float32(node: Node) -> Node:
     """Return the tree with bfloat16 leaves converted to float32."""
-    return tree.map(_whole, node)  # type: ignore[no-any-return]
+    return tree.map(_to_float32, node)  # type: ignore[no-any-return]
 
 
-def _whole(leaf: Any) -> Any:
+def _to_float32(leaf: Any) -> Any:
     return leaf.float() if leaf.dtype == torch.bfloat16 else leaf
 
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle as Hook
 
 from . import timer
-from ._memory import copied, room
-from ._precision import computing, whole
+from ._memory import allocate, copied
+from ._precision import autocast_for, to_float32
 from .errors import ConfigError
 from .images import Images, Split, pixels
 from .tree import Tree
@@ -52,7 +52,7 @@ class Classifier(nn.Module):
         """Return the features that the head receives."""
         return self.pooled(self.maps(x))
 
-    def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def maps_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the last feature maps and the logits in one forward pass."""
         maps = self.maps(x)
         return maps, self.head(self.pooled(maps))
@@ -159,10 +159,10 @@ def move_out(net: nn.Module) -> Tree:
     return {"params": {name: moved[name] for name in params}, "buffers": buffers}
 
 
-def _settle(param: Tensor) -> None:
+def _reallocate(param: Tensor) -> None:
     """Allocate memory again for a parameter that `move_out` has freed."""
     if strides := vars(param).pop("strides", None):
-        param.data = room(param, strides)
+        param.data = allocate(param, strides)
 
 
 @torch.no_grad()
@@ -174,7 +174,7 @@ def write(net: nn.Module, state: Tree) -> nn.Module:
         if tensors:
             with timer.section("models in and out"):
                 for tensor in tensors.values():
-                    _settle(tensor)
+                    _reallocate(tensor)
                 torch._foreach_copy_(list(tensors.values()), [state[kind][name] for name in tensors])
     return net
 
@@ -189,8 +189,8 @@ def logits(net: nn.Module, images: Images) -> Tensor:
     """Compute a network's logits for images, batch by batch, in evaluation mode."""
     device = next(net.parameters()).device
     net.eval()
-    with timer.section("evaluation"), computing(device.type, net):
-        return torch.cat([whole(net(pixels(x.to(device)))).cpu() for x in images.split(eval_batch_size(device))])
+    with timer.section("evaluation"), autocast_for(device.type, net):
+        return torch.cat([to_float32(net(pixels(x.to(device)))).cpu() for x in images.split(eval_batch_size(device))])
 
 
 def measure(net: nn.Module, split: Split) -> dict[str, Tensor]:

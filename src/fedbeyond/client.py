@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from . import _memory, timer, tree
-from ._precision import computing, is_halved, whole
+from ._precision import autocast_for, to_float32, uses_bfloat16
 from .batch import Batch
 from .classifier import move_out, read, statistics_kept, write
 from .errors import FederationError
-from .optimizers import Optimizer, in_passing, plain_sgd, separable
+from .optimizers import Optimizer, plain_sgd, separable, step_during_backward
 from .server import Envelope, Reply, Request
 from .site import Site, forked_rng
 from .tree import Tree
@@ -55,10 +55,10 @@ def answer(
         received, previous = request.body, state["private"]
         if site.device != "cpu":
             received, previous = tree.to(site.device, received), tree.to(site.device, previous)
-        with computing(site.device, *site.nets.values()):
+        with autocast_for(site.device, *site.nets.values()):
             body, private = client.handlers[request.kind](site, received, previous)
-        if is_halved(*site.nets.values()):
-            body, private = whole(body), whole(private)
+        if uses_bfloat16(*site.nets.values()):
+            body, private = to_float32(body), to_float32(private)
         if site.device != "cpu":
             body, private = tree.to("cpu", body), tree.to("cpu", private)
     state["pending"] = {"private": private, "ticket": torch.tensor(envelope.ticket)}
@@ -118,7 +118,7 @@ def make_optimizer(
     """Create an optimizer whose learning rates are scaled by this round's schedule and by `rate`."""
     torch_optimizer = optimizer(params)
     for group in torch_optimizer.param_groups:
-        group["lr"] *= site.pace * rate
+        group["lr"] *= site.lr_factor * rate
     return torch_optimizer
 
 
@@ -226,9 +226,9 @@ def training(
         def loss(batch: Batch) -> Tensor:
             return reduce(add, [term(local, batch) for term in terms])
 
-        if _memory.scarce and not site.keeps_gradients:
+        if _memory.active and not site.keeps_gradients:
             local.lean = separable(local.optimizer) and all(term in SEPARABLE for term in terms)
-        with in_passing(local.optimizer) if local.lean else nullcontext():
+        with step_during_backward(local.optimizer) if local.lean else nullcontext():
             for batch in site.batches(epochs):
                 descend(local.optimizer, partial(loss, batch), local.net, *local.along.values())
                 local.steps += 1

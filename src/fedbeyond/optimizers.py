@@ -17,14 +17,14 @@ Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]  # share of completed rounds -> factor on the learning rate
 
 
-def eager(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+def without_compiler(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
     """Return a torch optimizer class without the wrappers that import torch's compiler, which takes two seconds."""
     wrapped = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
     bare = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}
     return type(kind.__name__, (kind,), bare | {"step": torch.no_grad()(inspect.unwrap(kind.step))})
 
 
-SGD, ADAM = eager(torch.optim.SGD), eager(torch.optim.Adam)
+SGD, ADAM = without_compiler(torch.optim.SGD), without_compiler(torch.optim.Adam)
 
 
 def sgd(lr: float = 0.05, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
@@ -54,7 +54,7 @@ def sharp(optimizer: Optimizer, rho: float) -> Optimizer:
     def make(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         inner = optimizer(params)
         if not hasattr(inner, "rho"):
-            inner.step = partial(_climb, inner, inner.step)  # type: ignore[method-assign, assignment]
+            inner.step = partial(_sam_step, inner, inner.step)  # type: ignore[method-assign, assignment]
         inner.rho = rho  # type: ignore[attr-defined]
         return inner
 
@@ -62,7 +62,7 @@ def sharp(optimizer: Optimizer, rho: float) -> Optimizer:
 
 
 @torch.no_grad()
-def _climb(optimizer: torch.optim.Optimizer, step: Callable[[], object], closure: Callable[[], Tensor]) -> Tensor:
+def _sam_step(optimizer: torch.optim.Optimizer, step: Callable[[], object], closure: Callable[[], Tensor]) -> Tensor:
     """Take a SAM step: ascend by `rho`, compute the gradient there, return, and descend with that gradient."""
     with torch.enable_grad():
         loss = closure()
@@ -89,7 +89,7 @@ def separable(optimizer: torch.optim.Optimizer) -> bool:
 
 
 @contextmanager
-def in_passing(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+def step_during_backward(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Within the block, update each parameter during the backward pass, and free its gradient at once.
 
     This saves the memory of all gradients. For a `separable` optimizer the steps are bitwise the same.

@@ -152,10 +152,10 @@ def mean(replies: list[Reply], key: str) -> Any:
     return tree.mean([reply.body[key] for reply in replies], [reply.weight for reply in replies])
 
 
-def gather(kind: str, bank: Tree, now: Round, body: Tree | None = None) -> Conversation:
+def request_once(kind: str, bank: Tree, now: Round, body: Tree | None = None) -> Conversation:
     """Send `kind` to the clients of this round that are not in `bank` yet, and return `bank` with their replies.
 
-    Use it for a request that each site handles once in a run: `bank = yield from gather("style", state["bank"], now)`.
+    For a request that each site handles once in a run: `bank = yield from request_once("style", state["bank"], now)`.
     A site without a usable reply receives the request again in its next round.
     """
     new = tuple(client for client in now.clients if client not in bank)

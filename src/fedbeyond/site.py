@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import timer
-from ._precision import in_full
+from ._precision import autocast_off
 from .batch import Augment, Batch, Sampler, plain, shuffled
 from .classifier import Networks, measure, write
 from .images import Split, pixels
@@ -52,7 +52,7 @@ class Site:
     ) -> None:
         self.name, self.data, self.nets, self.seed, self.device = name, data, nets, seed, device
         self.augment, self.sampler, self.batch_size, self.epochs = augment, sampler, batch_size, epochs
-        self.rounds, self.schedule, self.pace = rounds, schedule, 1.0
+        self.rounds, self.schedule, self.lr_factor = rounds, schedule, 1.0
         self.origin = origin  # domain of each training image, if data of several domains are pooled
         self.secret = secret  # makes the noise of dp unpredictable for others; empty in a simulation
         self.rng = torch.Generator()
@@ -70,7 +70,7 @@ class Site:
 
     def reseed(self, round_number: int, kind: str) -> "Site":
         """Seed all random generators from (seed, round, site, kind of request), independent of earlier requests."""
-        self.pace = self.schedule(round_number / self.rounds)  # factor on the learning rate
+        self.lr_factor = self.schedule(round_number / self.rounds)  # factor on the learning rate
         seed = derive(self.seed, round_number, self.name, kind)
         self.rng.manual_seed(seed)
         torch.default_generator.manual_seed(seed)  # dropout and similar layers use the global generator
@@ -86,7 +86,7 @@ class Site:
                 batch = Batch(pixels(x[index].to(self.device)), y[index].to(self.device))
                 if self.origin is not None:
                     batch = batch._replace(origin=self.origin[index].to(self.device))
-            with timer.section("augmentation"), in_full(self.device):
+            with timer.section("augmentation"), autocast_off(self.device):
                 batch = self.augment(batch, self.rng)
             yield batch
 

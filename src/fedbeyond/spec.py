@@ -22,7 +22,7 @@ class Part(NamedTuple):
 
     def __str__(self) -> str:
         preset = "" if self.preset == "default" else f":{self.preset}"
-        options = ", ".join(f"{key}={spell_value(value)}" for key, value in self.options.items())
+        options = ", ".join(f"{key}={format_value(value)}" for key, value in self.options.items())
         return f"{self.name}{preset}" + (f"({options})" if options else "")
 
 
@@ -31,7 +31,7 @@ def parse(text: str) -> tuple[Part, ...]:
     return tuple(_part(piece.strip(), text) for piece in _split(text, "+"))
 
 
-def spell(parts: tuple[Part, ...]) -> str:
+def format_spec(parts: tuple[Part, ...]) -> str:
     """Return the canonical specification of `parts`, which names a method in tables and folders."""
     return "+".join(str(part) for part in parts)
 
@@ -52,7 +52,7 @@ def from_table(table: Mapping[str, Any]) -> str:
         raise ConfigError(
             f"{table['name']!r} has no part called {', '.join(map(repr, rest))}; add it to 'name' or delete its table"
         )
-    return spell(tuple(parts))
+    return format_spec(tuple(parts))
 
 
 def to_table(text: str) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def read_value(text: str) -> Any:
         return text.strip("'\"")
 
 
-def spell_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Write a value as in a specification: the inverse of `read_value`."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
@@ -96,7 +96,7 @@ def spell_value(value: Any) -> str:
         bare = re.fullmatch(r"[A-Za-z_./][\w./-]*", value) and read_value(value) == value
         return value if bare else _quote(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_quote(item) if isinstance(item, str) else spell_value(item) for item in value)}]"
+        return f"[{', '.join(_quote(item) if isinstance(item, str) else format_value(item) for item in value)}]"
     return str(value)
 
 

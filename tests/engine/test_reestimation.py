@@ -10,7 +10,7 @@ from torch import nn
 from fedbeyond import tree
 from fedbeyond.classifier import Classifier, Task, read, write
 from fedbeyond.engine.gate import Gate
-from fedbeyond.engine.reestimation import SuspendedPasses, combined, levels_of, moments_of, reestimated
+from fedbeyond.engine.reestimation import SuspendedPasses, combine_moments, levels_of, moments_of, reestimate_models
 from fedbeyond.errors import ConfigError, PolicyError
 from fedbeyond.experiment import registry
 from fedbeyond.flower.policy import Policy
@@ -64,7 +64,7 @@ def by_size(sites):
 def anew(sites, model, weights=None, measure=None):
     found = levels(next(iter(sites.values())).nets["model"], toy.TASK.shape)
     passes = SuspendedPasses(sites)
-    outcome = reestimated(
+    outcome = reestimate_models(
         {"model": model}, found, weights or by_size(sites), measure or passes.measure, gate_of(sites, model), 0
     )
     passes.close()
@@ -88,10 +88,10 @@ def test_a_network_takes_an_exchange_a_layer_less_those_beside_others(spelled, l
 def test_moments_combine_by_the_law_of_total_variance():
     one = {"mean": torch.tensor([1.0]), "deviation": torch.tensor([2.0])}
     other = {"mean": torch.tensor([5.0]), "deviation": torch.tensor([0.0])}
-    found = combined([one, other], [30, 10])
+    found = combine_moments([one, other], [30, 10])
     assert found["mean"].item() == 2.0  # 3/4 * 1 + 1/4 * 5
     assert found["variance"].item() == 6.0  # within 3/4 * 4, between 3/4 * 1 + 1/4 * 9
-    assert combined([one, other], [0, 0])["mean"].item() == 3.0  # who all weigh nothing count equally
+    assert combine_moments([one, other], [0, 0])["mean"].item() == 3.0  # who all weigh nothing count equally
 
 
 @pytest.mark.parametrize("network", [forked, toy.tiny])
@@ -253,7 +253,7 @@ def test_a_site_that_is_away_leaves_its_own_model_as_it_is():
 
     found = levels(sites["east"].nets["model"], toy.TASK.shape)
     models = dict.fromkeys(sites, model)
-    outcome = reestimated(models, found, by_size(sites), measure, gate_of(sites, model), 0)
+    outcome = reestimate_models(models, found, by_size(sites), measure, gate_of(sites, model), 0)
     assert [name for name, own in outcome.models.items() if own is model] == ["north"]
     assert [one.client for one in outcome.rejected] == ["north"]
 
@@ -261,7 +261,7 @@ def test_a_site_that_is_away_leaves_its_own_model_as_it_is():
 def test_a_sites_own_model_goes_by_that_sites_moments_alone():
     sites, model = three_sites(toy.tiny)
     found = levels(sites["east"].nets["model"], toy.TASK.shape)
-    outcome = reestimated(
+    outcome = reestimate_models(
         {"east": model, "west": model}, found, by_size(sites), SuspendedPasses(sites).measure, gate_of(sites, model), 0
     )
     for name, own in outcome.models.items():
@@ -363,7 +363,7 @@ def test_what_passes_switch_in_the_whole_process_is_as_before_while_they_wait(mo
     """As under bfloat16 on a processor for which oneDNN knows none."""
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     sites, model = three_sites()
-    sites["east"].nets["model"].halved = True
+    sites["east"].nets["model"].autocast = True
     switched = torch.backends.mkldnn.enabled
     passes = SuspendedPasses(sites)
 

@@ -15,7 +15,7 @@ from fedbeyond.experiment import checkpoint, run_folder, runner
 from fedbeyond.experiment.config import Config, Train
 from fedbeyond.export.export import CARD, export
 from fedbeyond.report import table
-from fedbeyond.spec import spell_value
+from fedbeyond.spec import format_value
 
 
 def client(accuracy, images=100, loss=1.0, **more):
@@ -166,7 +166,7 @@ def hospitals(path, seed=0):
             values = [[0.7, -1.0, 1.0][place]] * 6 if name == "e" else [rng.gauss(0.9 * ill, 1) for _ in range(6)]
             rows.append(",".join([name, *(f"{value:.3f}" for value in values), "yes" if ill else "no"]))
     path.write_text("\n".join(rows) + "\n")
-    data = f"table(path={spell_value(str(path))}, site=hospital, label=ill)"
+    data = f"table(path={format_value(str(path))}, site=hospital, label=ill)"
     settings = {"network": "mlp(hidden=[16])", "optimizer": "sgd(lr=0.03, momentum=0.9)"}
     return Config(target="a", data=data, train=Train(rounds=6, batch_size=16), **settings)
 

@@ -121,7 +121,7 @@ def test_a_machine_that_does_not_see_the_folder_of_runs_is_named_and_the_command
     order = json.dumps({"mark": str(tmp_path / "elsewhere" / "mark"), "start": "/"})
     task = ray.remote(cluster.run_task).remote(order)
     with pytest.raises(ConfigError, match=r"^\S+ does not share \S+elsewhere with this machine; give --out a folder"):
-        cluster.gather(ray, {task: cluster.RemoteRun(config, tmp_path, "")})
+        cluster.wait_for_runs(ray, {task: cluster.RemoteRun(config, tmp_path, "")})
 
 
 @needs_ray

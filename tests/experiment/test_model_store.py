@@ -18,7 +18,7 @@ from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.optimizers import sgd
 from fedbeyond.server import ModelStore, Round, entry_name
 from fedbeyond.testing import toy
-from fedbeyond.wrappers.sha import OWNER, named, sha
+from fedbeyond.wrappers.sha import OWNER, sha, stored_names
 from support.asserts import assert_equal
 
 LIVELY = sha(fedavg(optimizer=sgd(0.5, momentum=0.9)), history=2)  # scores go up and down
@@ -96,7 +96,7 @@ def rounds(store, numbers, state=None, federation=None):
 def test_a_run_has_on_disk_what_its_last_four_states_name_and_no_more(tmp_path):
     store, names = ModelStore(FileStore(tmp_path / "store")), [set(), set(), set()]
     for state in rounds(store, range(9)):
-        names.append({entry_name(OWNER, name) for name in named(state["server"]["sha_history"])})
+        names.append({entry_name(OWNER, name) for name in stored_names(state["server"]["sha_history"])})
         assert set(store.entries) == names[-4] | names[-3] | names[-2] | names[-1]
     assert set.union(*names) > set(store.entries)  # some have gone
     assert all(path.name.endswith(".safetensors") for path in (tmp_path / "store").iterdir())

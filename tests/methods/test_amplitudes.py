@@ -205,7 +205,7 @@ def test_a_harmonised_network_is_the_network_on_normalised_images(network):
     assert read(harmonised)["params"].keys() == read(net)["params"].keys()
     with torch.no_grad():
         torch.testing.assert_close(harmonised(x), net.eval()(normal), rtol=1e-3, atol=1e-4)
-        for ours, theirs in zip(harmonised.look(x), net.look(normal), strict=True):
+        for ours, theirs in zip(harmonised.maps_and_logits(x), net.maps_and_logits(normal), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(harmonised.maps(x), net.maps(normal), rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(harmonised.pooled(net.maps(normal)), net.pooled(net.maps(normal)))

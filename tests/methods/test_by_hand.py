@@ -14,7 +14,7 @@ from fedbeyond.methods.fedsb import fedsb
 from fedbeyond.methods.scaffold import scaffold
 from fedbeyond.optimizers import adam, reach, sgd
 from fedbeyond.server import Reply, Round
-from fedbeyond.wrappers.ga import PRESETS, ga, reporting
+from fedbeyond.wrappers.ga import PRESETS, ga, with_validation_scores
 from support.by_hand import play_rounds, slope, weight
 
 ONE = sgd(lr=1.0)
@@ -180,7 +180,7 @@ def test_ga_on_accuracy_is_ga_on_loss_of_the_negated_values():
 
     quiet = loss._replace(handlers={"train": trained})
     for metric in ("loss", "accuracy"):
-        reply, _ = reporting(quiet, metric).handlers["train"](Told(), {"model": {}}, {})
+        reply, _ = with_validation_scores(quiet, metric).handlers["train"](Told(), {"model": {}}, {})
         assert reply["ga_received"] == reply["ga_trained"] == 0.25
     assert accuracy.handlers.keys() == loss.handlers.keys()
 

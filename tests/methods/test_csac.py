@@ -13,7 +13,7 @@ from fedbeyond.classifier import Task, read, write
 from fedbeyond.engine.simulator import Simulator
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import build, registry
-from fedbeyond.methods.csac import KERNELS, Attention, csac, fuse, layer_norms, look, mmd
+from fedbeyond.methods.csac import KERNELS, Attention, csac, fuse, layer_norms, mmd, stages_and_logits
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.networks._convnet import convnet
 from fedbeyond.optimizers import sgd
@@ -272,7 +272,7 @@ def test_an_attention_fits_the_stages_of_a_network(network):
 def test_three_levels_and_a_tiny_batch_go_through():
     task = Task(("a", "b"), (3, 12, 12), convnet(width=2))
     net, attention = convnet(width=2)(task), csac(width=2).networks(task)["attention"]
-    maps, scores = look(net.eval(), torch.rand(1, 3, 12, 12))
+    maps, scores = stages_and_logits(net.eval(), torch.rand(1, 3, 12, 12))
     assert [tuple(level.shape[1:]) for level in maps] == [(2, 6, 6), (4, 3, 3), (8, 2, 2)]
     assert scores.shape == (1, 2) and bool(attention(maps, maps).isfinite())
     assert not any(part._forward_hooks for part in net.modules())

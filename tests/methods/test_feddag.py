@@ -19,7 +19,16 @@ from fedbeyond.experiment import registry
 from fedbeyond.methods.ats import ats
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.methods.feddag import feddag
-from fedbeyond.methods.ndag import distance, follow, lagging, ndag, novelty, perturbing, steadiness, warn_if_idle
+from fedbeyond.methods.ndag import (
+    distance,
+    follow,
+    ndag,
+    novelty,
+    perturbing,
+    student_loss,
+    teacher_decay,
+    warn_if_idle,
+)
 from fedbeyond.networks.fcn import Fcn, Normalised
 from fedbeyond.networks.weights import normalised
 from fedbeyond.optimizers import sgd
@@ -29,7 +38,16 @@ from fedbeyond.testing import toy
 from fedbeyond.testing.faults import Faulty
 from fedbeyond.testing.laws import simulate
 from fedbeyond.wrappers.ga import ga
-from fedbeyond.wrappers.sha import choose_evaluators, evaluate, pruned, score, sha, share_changed, uphill, within
+from fedbeyond.wrappers.sha import (
+    average_with_history,
+    choose_evaluators,
+    evaluate,
+    perturb,
+    pruned,
+    score,
+    sha,
+    share_changed,
+)
 from support.asserts import assert_close, assert_equal, model
 
 
@@ -118,12 +136,12 @@ def test_novelty_and_steadiness_by_hand(trio):
     loss, far = novelty(student, X, Y, seen, margin)
     torch.testing.assert_close(loss, error - apart.clamp(max=margin).mean())
     torch.testing.assert_close(far, apart)
-    torch.testing.assert_close(steadiness(student, X, Y, seen), error + apart.mean())
+    torch.testing.assert_close(student_loss(student, X, Y, seen), error + apart.mean())
     other = nn.functional.cross_entropy(student(X + 1), Y)
-    both = steadiness(student, X, Y, seen, old=X + 1)
+    both = student_loss(student, X, Y, seen, old=X + 1)
     torch.testing.assert_close(both, (error + other) / 2 + apart.mean())
     student.train()
-    steadiness(student, X, Y, seen, old=X + 1)
+    student_loss(student, X, Y, seen, old=X + 1)
     assert student.body[1].num_batches_tracked == 1  # one pass
 
 
@@ -168,7 +186,7 @@ def test_nine_tenths_of_a_rounds_progress_are_handed_on_whatever_its_steps_are(s
     teacher.weight.zero_()
     for step in range(steps):
         student.weight.fill_(step + 1)
-        follow(teacher, student, lagging(steps))
+        follow(teacher, student, teacher_decay(steps))
     assert 0.9 <= float(teacher.weight) / steps < 0.92
 
 
@@ -438,7 +456,7 @@ def joined(own, past, history):
     """What `within` makes of a site's model and its earlier ones, and which of these it took in which order."""
     taken = []
     scores = {key: one["score"] for key, one in past.items()}
-    merged = within(own, scores, history, lambda key: taken.append(key) or past[key]["model"])
+    merged = average_with_history(own, scores, history, lambda key: taken.append(key) or past[key]["model"])
     return tree.flatten(merged), taken
 
 
@@ -480,11 +498,11 @@ def test_perturbations_by_hand():
     net = nn.Linear(2, 1, bias=False)
     net.weight.grad = torch.tensor([[3.0, -4.0]])
     params = {"weight": torch.tensor([[1.0, 2.0]])}
-    assert uphill(params, net, 0.5, "linf")["weight"].tolist() == [[1.5, 1.5]]
-    torch.testing.assert_close(uphill(params, net, 0.5, "l2")["weight"], torch.tensor([[1.3, 1.6]]))
-    assert torch.equal(uphill(params, net, 0.0, "l2")["weight"], params["weight"])  # plain cross-evaluation
+    assert perturb(params, net, 0.5, "linf")["weight"].tolist() == [[1.5, 1.5]]
+    torch.testing.assert_close(perturb(params, net, 0.5, "l2")["weight"], torch.tensor([[1.3, 1.6]]))
+    assert torch.equal(perturb(params, net, 0.0, "l2")["weight"], params["weight"])  # plain cross-evaluation
     net.weight.grad = None
-    assert torch.equal(uphill(params, net, 0.5, "l2")["weight"], params["weight"])
+    assert torch.equal(perturb(params, net, 0.5, "l2")["weight"], params["weight"])
 
 
 def test_the_papers_perturbation_is_lost_in_rounding_and_that_is_said(caplog):
@@ -493,7 +511,7 @@ def test_the_papers_perturbation_is_lost_in_rounding_and_that_is_said(caplog):
     net = nn.Module()
     net.register_parameter("w", nn.Parameter(params["w"].clone()))
     net.w.grad = torch.randn(2_000_000)
-    lost, kept = (share_changed(tree.sub(uphill(params, net, 1e-7, norm), params)) for norm in ("l2", "linf"))
+    lost, kept = (share_changed(tree.sub(perturb(params, net, 1e-7, norm), params)) for norm in ("l2", "linf"))
     assert lost < 0.1 and kept > 0.9
     with caplog.at_level(logging.WARNING):
         simulate(sha(fedavg(), rho=1e-12), 2)

@@ -24,7 +24,7 @@ from fedbeyond.methods.fedgca import (
     consistent,
     divergence,
     fedgca,
-    look,
+    maps_and_logits,
 )
 from fedbeyond.optimizers import sgd
 from fedbeyond.server import Round
@@ -169,7 +169,8 @@ def test_the_whole_loss_by_hand_view_by_view(pg, mg, beta=0.7):
     assert len(batch.views) == 2
     views = [batch.x, *batch.views]
     loss = consistent(beta, True, pg, True, mg, "bce", False)(local, batch)
-    looks = [net.look(torch.cat(views)) for net in (local.net, local.guide)]  # BatchNorm: all views in one batch
+    together = torch.cat(views)  # BatchNorm: all views in one batch
+    looks = [net.maps_and_logits(together) for net in (local.net, local.guide)]
     guesses = [scores.softmax(1).unflatten(0, (3, -1)) for _, scores in looks]
     heads = [net.head.weight[batch.y.repeat(3)] for net in (local.net, local.guide)]
     maps = [(head[:, :, None, None] * seen).sum(1) for head, (seen, _) in zip(heads, looks, strict=True)]
@@ -212,7 +213,7 @@ def test_the_mean_passes_gradients_unless_detached():
 
 def test_attention_is_the_class_activation_map():
     net, x, y = toy.tiny(toy.TASK), torch.randn(4, 3, 6, 6), torch.tensor([0, 2, 1, 1])
-    maps, scores = net.look(x)
+    maps, scores = net.maps_and_logits(x)
     torch.testing.assert_close(scores, net.head(maps.mean((2, 3))))
     places = attention(net, maps, scores, y)
     by_hand = sum(net.head.weight[y[1], channel] * maps[1, channel] for channel in range(maps.shape[1]))
@@ -223,10 +224,10 @@ def test_attention_is_the_class_activation_map():
 
 def test_attention_by_slopes_is_that_by_weights_where_the_head_weighs_maps():
     net, x, y = toy.tiny(toy.TASK).eval(), torch.randn(4, 3, 6, 6), torch.tensor([0, 2, 1, 1])
-    want = attention(net, *net.look(x), y)
+    want = attention(net, *net.maps_and_logits(x), y)
     net.attentive = False
     for trained in (True, False):
-        places = attention(net, *look(net, x, trained), y)
+        places = attention(net, *maps_and_logits(net, x, trained), y)
         torch.testing.assert_close(places, want)
     places.square().sum().backward()  # twice differentiable
 

@@ -101,7 +101,7 @@ def test_judging_draws_nothing_and_does_not_depend_on_the_other_images(net):
 
 def test_it_is_a_classifier_like_others(net):
     x, net = images(), net.eval()
-    maps, scores = net.look(x)
+    maps, scores = net.maps_and_logits(x)
     assert torch.equal(maps, net.maps(x))
     torch.testing.assert_close(net.features(x), net.pooled(maps))
     torch.testing.assert_close(scores, net.head(net.features(x)))

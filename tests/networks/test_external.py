@@ -61,7 +61,7 @@ def test_names_with_points_can_be_spelled():
 @pytest.mark.parametrize("name", ["resnet18", "convnext_atto", "efficientnet_b0"])
 def test_a_network_of_timm_has_features_maps_and_a_head(timm, name):
     net, x = build(f"timm:{name}").eval(), torch.rand(2, 3, 64, 64)
-    maps, scores = net.look(x)
+    maps, scores = net.maps_and_logits(x)
     assert maps.ndim == 4 and maps.shape[1] == net.body.num_features and scores.shape == (2, 7)
     torch.testing.assert_close(net(x), scores)
     torch.testing.assert_close(net.features(x), net.body(weights.normalised(x)))

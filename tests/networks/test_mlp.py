@@ -26,7 +26,7 @@ def test_a_table_has_no_maps():
     net = given.network(given)
     assert not net.attentive
     with pytest.raises(ConfigError, match="tables, which have no feature maps"):
-        net.look(torch.rand(2, 5))
+        net.maps_and_logits(torch.rand(2, 5))
 
 
 def test_an_mlp_without_layers_or_for_images_is_refused():

@@ -107,7 +107,7 @@ def test_every_number_is_a_percentage_and_every_method_is_spelled_canonically(pa
         assert 0 < float(entry.value) < 100 and entry.metric in ("accuracy", "auc_weighted", "f1_weighted")
         assert not entry.std or 0 <= float(entry.std) < 20
         if entry.method:
-            assert spec.spell(spec.parse(entry.method)) == entry.method
+            assert spec.format_spec(spec.parse(entry.method)) == entry.method
 
 
 def test_a_printed_table_has_a_recipe_that_runs_every_method_we_have_for_it():
@@ -169,7 +169,7 @@ def test_a_recipe_says_what_it_is_and_spells_its_parts_canonically(path):
     assert text.startswith("# ") and {"data", "network", "optimizer", "train", "bench"} <= recipe.keys()
     assert all(len(line) <= 120 for line in text.splitlines())
     for part in (recipe["data"], recipe["network"], recipe["optimizer"], *recipe["bench"]["methods"]):
-        assert spec.spell(spec.parse(part)) == part
+        assert spec.format_spec(spec.parse(part)) == part
     assert recipe["bench"]["seeds"] == [0, 1, 2]
 
 

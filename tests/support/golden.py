@@ -12,7 +12,7 @@ import torch
 
 import fedbeyond
 from fedbeyond import tree
-from fedbeyond.engine.reestimation import SuspendedPasses, reestimated
+from fedbeyond.engine.reestimation import SuspendedPasses, reestimate_models
 from fedbeyond.experiment import registry
 from fedbeyond.networks.moments import levels
 from fedbeyond.testing import toy
@@ -70,7 +70,9 @@ def reestimated_model() -> tree.Tree:
     gate, model = toy.gate(method, {"east": 300, "west": 20}, task=task), toy.shared(method, task)["model"]
     layers = levels(sites["east"].nets["model"], task.shape)
     passes = SuspendedPasses(sites)
-    return reestimated({"model": model}, layers, {"east": 0.75, "west": 0.25}, passes.measure, gate, 0).models["model"]
+    return reestimate_models({"model": model}, layers, {"east": 0.75, "west": 0.25}, passes.measure, gate, 0).models[
+        "model"
+    ]
 
 
 def sketch(model: tree.Tree) -> list[float]:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedbeyond import tree
 from fedbeyond.classifier import read
 from fedbeyond.client import training, upload
-from fedbeyond.engine.reestimation import reestimated
+from fedbeyond.engine.reestimation import reestimate_models
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import registry
 from fedbeyond.losses import cross_entropy
@@ -20,7 +20,7 @@ from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.methods.scaffold import scaffold
 from fedbeyond.optimizers import sam
 from fedbeyond.server import Request, Server, Weighting, mean
-from fedbeyond.spec import parse, spell
+from fedbeyond.spec import format_spec, parse
 from fedbeyond.testing.laws import (
     LAWS,
     LawBroken,
@@ -150,7 +150,7 @@ def test_every_switch_is_alive(base, switch):
     """Turning an option changes the model that comes out."""
     *under, part = parse(base)
     (turned,) = parse(f"{part.name}({switch})")
-    other = spell((*under, part._replace(options={**part.options, **turned.options})))
+    other = format_spec((*under, part._replace(options={**part.options, **turned.options})))
     ours, theirs = (reference(made(name)).state["server"]["model"]["params"] for name in (base, other))
     gap = tree.sub(ours, theirs)
     assert float(tree.dot(gap, gap)) > 1e-12 * float(tree.dot(theirs, theirs))
@@ -209,11 +209,11 @@ def drawing_when_evaluated():
 def test_re_estimation_that_moves_parameters_is_found_out(monkeypatch):
 
     def moved(models, *given):
-        outcome = reestimated(models, *given)
+        outcome = reestimate_models(models, *given)
         params = tree.scale(2.0, outcome.models["model"]["params"])
         return outcome._replace(models={"model": outcome.models["model"] | {"params": params}})
 
-    monkeypatch.setattr("fedbeyond.testing.statistics.reestimated", moved)
+    monkeypatch.setattr("fedbeyond.testing.statistics.reestimate_models", moved)
     with pytest.raises(LawBroken, match="re-estimation changes more than running statistics"):
         reestimable(fedavg)
 

@@ -15,7 +15,7 @@ from ..experiment import registry
 from ..experiment.papers import paper
 from ..method import Method
 from ..report.layout import Cells
-from ..spec import spell_value
+from ..spec import format_value
 from ..testing.laws import simulate
 
 HEAD = ("name", "paper", "year", "sent", "private state", "extra phases", "aggregation", "wrappers")
@@ -166,7 +166,7 @@ def details(group: str, name: str) -> Iterator[str]:
     options = registry.options(factory)
     presets = registry.presets(factory) if group in TABLED else {"default": {}}
     for key, parameter in options.items():
-        values = {preset: spell_value(given.get(key, parameter.default)) for preset, given in presets.items()}
+        values = {preset: format_value(given.get(key, parameter.default)) for preset, given in presets.items()}
         others = "".join(f", {preset} {value}" for preset, value in values.items() if value != values["default"])
         yield f"  {key} = {values['default']}{others}"
 

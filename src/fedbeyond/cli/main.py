@@ -208,7 +208,7 @@ def export(
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, to predict without torch.")] = False,
 ) -> None:
     """Export the model of a run for other sites: its parameters, and a model card that describes it."""
-    from .._io import note
+    from .._io import read_json
     from ..evaluation.cautions import wrap_warnings
     from ..export.export import CARD
     from ..export.export import export as write_model
@@ -217,7 +217,7 @@ def export(
     written = ", ".join(str(path) for path in sorted(folder.glob("model.*")) if path.name != CARD)
     print(f"model: {written}; model card: {folder / CARD}")
     print(f"use it with: fedbeyond predict {folder} FOLDER_OF_IMAGES (or TABLE.csv, for a model of tables)")
-    for line in wrap_warnings(note(folder / CARD)["warnings"]):
+    for line in wrap_warnings(read_json(folder / CARD)["warnings"]):
         print(line)
 
 

@@ -26,7 +26,7 @@ def receive(method: Method, request: Request, envelope: Envelope, federation: Fe
         replies = federation.ask(request, envelope)
         with timer.section("gate"):
             return gate.admit(request, replies)
-    with _memory.sparing() if tree.size(request.body) >= LARGE else nullcontext():
+    with _memory.low_memory() if tree.size(request.body) >= LARGE else nullcontext():
         return _fold(method, request, envelope, federation, gate)
 
 
@@ -36,8 +36,8 @@ def _fold(method: Method, request: Request, envelope: Envelope, federation: Stre
 
     def fold(reply: Reply) -> Reply:
         mean.add(reply.body, reply.weight if method.weighting is by_size else 1.0)
-        if _memory.scarce:
-            _memory.give_back()
+        if _memory.active:
+            _memory.release()
         return reply._replace(body={})
 
     verdict = gate.admit(request, federation.stream(request, envelope), fold)

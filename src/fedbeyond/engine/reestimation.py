@@ -61,7 +61,7 @@ def levels_of(method: Method, net: nn.Module, shape: Sequence[int]) -> Levels:
     return levels(net, shape)
 
 
-def conversation(model: Tree, levels: Levels, weights: Mapping[str, float]) -> Generator[Request, list[Reply], Tree]:
+def request_moments(model: Tree, levels: Levels, weights: Mapping[str, float]) -> Generator[Request, list[Reply], Tree]:
     """Request the moments of one level after the other from the sites in `weights`; return the re-estimated model.
 
     A site that does not reply for one level is not asked for the next; the weights of the others are renormalised. If
@@ -77,14 +77,14 @@ def conversation(model: Tree, levels: Levels, weights: Mapping[str, float]) -> G
         if not asked:
             return model
         shares = [weights[client] for client in asked]
-        fresh = {name: combined([reply.body["moments"][name] for reply in replies], shares) for name in level}
+        fresh = {name: combine_moments([reply.body["moments"][name] for reply in replies], shares) for name in level}
         if not finite(*tree.leaves(fresh)):
             return model
         known = known | fresh
     return with_statistics(model, known)
 
 
-def combined(moments: Sequence[Tree], weights: Sequence[float]) -> Tree:
+def combine_moments(moments: Sequence[Tree], weights: Sequence[float]) -> Tree:
     """Combine the moments of several sites by the law of total variance: within sites, plus between their means."""
     total = sum(weights)
     shares = [weight / total for weight in weights] if total else [1 / len(weights)] * len(weights)
@@ -114,7 +114,7 @@ class Outcome(NamedTuple):
     received: Counter[str]
 
 
-def reestimated(
+def reestimate_models(
     models: Models, levels: Levels, weights: Mapping[str, float], measure: Measure, gate: Gate, number: int
 ) -> Outcome:
     """Re-estimate the statistics of models after a round; those of a site's own model from that site alone."""
@@ -122,7 +122,7 @@ def reestimated(
     gate = Gate(SENDS, gate.nets, gate.enrolled, gate.quorum)
     for name, model in models.items():
         own = name in gate.enrolled and name != "model"
-        talk = conversation(model, levels, {name: 1.0} if own else weights)
+        talk = request_moments(model, levels, {name: 1.0} if own else weights)
         request = next(talk)
         while name not in outcome.models:
             verdict = gate.admit(request, measure(request, number))

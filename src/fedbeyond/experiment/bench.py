@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _memory
-from .._io import storing, write
+from .._io import storage_errors, write
 from .._progress import Meter
 from ..errors import BusyError, ConfigError, FedbeyondError, FederationError, StorageError
 from ..evaluation import cautions
@@ -165,7 +165,7 @@ def write_plan(cells: list[Config], out: Path, jobs: int) -> None:
     runs = [
         {"method": cell.method, "target": cell.target, "seed": cell.seed, "rounds": cell.train.rounds} for cell in cells
     ]
-    with storing(out):
+    with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     write(out / PLAN, json.dumps({"jobs": jobs, "runs": runs}, indent=1).encode())
 
@@ -242,7 +242,7 @@ def run_with_progress(
 @contextmanager
 def record_failure(folder: Path) -> Iterator[None]:
     """Write to the run's folder why it failed; delete what an earlier failure wrote."""
-    with storing(folder):
+    with storage_errors(folder):
         (folder / FAILURE).unlink(missing_ok=True)
     try:
         yield
@@ -270,7 +270,7 @@ def configure_torch(device: str, threads: int, workers: int = 1) -> str:
         raise ConfigError(f"{workers} workers have one thread each; leave out --threads {threads} or --workers")
     torch.set_num_threads(threads or os.cpu_count() or 1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    _memory.keep()
+    _memory.keep_freed_memory()
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

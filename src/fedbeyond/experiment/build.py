@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .. import _memory, spec, tree
-from .._precision import halved
+from .._precision import in_bfloat16
 from ..batch import chain
 from ..classifier import Classifier, Networks, Task, for_images, read, shapes_of
 from ..data.datasets.drawing import DOMAINS
@@ -55,7 +55,7 @@ class Assembly:
     def initial_models(self) -> Tree:
         """Return the models that the server starts with; the networks are built again if they have been trained."""
         nets = networks(self.method, self.task, self.config.seed, "cpu") if self.trained else self.nets
-        with _memory.sparing():
+        with _memory.low_memory():
             return {name: tree.to("cpu", read(nets[name])) for name in self.method.shared}
 
 
@@ -91,7 +91,7 @@ def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
         with torch.device("meta"):
             return method.networks(task)
     layout = {"memory_format": torch.channels_last}  # faster on CPUs too
-    with forked_rng(), _memory.sparing():  # they stay as long as the run
+    with forked_rng(), _memory.low_memory():  # they stay as long as the run
         torch.default_generator.manual_seed(derive(seed, "networks"))  # networks are initialised on the CPU
         try:
             nets = method.networks(task)
@@ -100,7 +100,7 @@ def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
         for net in nets.values():
             net.to(device, **layout)  # type: ignore[call-overload]
             for param in net.parameters():
-                param.data = _memory.room(param, param.stride()).copy_(param.data)
+                param.data = _memory.allocate(param, param.stride()).copy_(param.data)
     return nets
 
 
@@ -115,7 +115,7 @@ def with_train_options(method: Method, train: Train) -> Method:
     """Apply the run's BatchNorm policy, precision and image transform to a method."""
     method = batchnorm.POLICIES[train.batchnorm](method)
     if train.precision == "bfloat16":
-        method = replace(method, networks=halved(method.networks))
+        method = replace(method, networks=in_bfloat16(method.networks))
     if train.transform == "none":
         return method
     transform = registry.make_one("transforms", train.transform)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .._io import storing, write
+from .._io import storage_errors, write
 from .._progress import Meter
 from ..errors import ConfigError, FedbeyondError
 from ..evaluation.selection import Line
@@ -111,7 +111,7 @@ def marked(out: Path) -> Iterator[Path]:
     try:
         yield mark
     finally:
-        with storing(mark):
+        with storage_errors(mark):
             mark.unlink(missing_ok=True)
 
 
@@ -137,7 +137,7 @@ def work(
             label = f"{number}/{len(todo)} {cell.method}, {cell.target} unseen, seed {cell.seed}"
             order = {"config": asdict(cell), "digest": cell.digest(), "folder": str(folder.resolve())} | common
             runs[task.remote(json.dumps(order))] = RemoteRun(cell, folder, label)
-        return gather(ray, runs)
+        return wait_for_runs(ray, runs)
 
 
 def run_task(order: str) -> list[str]:
@@ -185,7 +185,7 @@ class RemoteRun:
         return fresh
 
 
-def gather(ray: Any, runs: dict[Any, RemoteRun]) -> dict[Path, str]:
+def wait_for_runs(ray: Any, runs: dict[Any, RemoteRun]) -> dict[Path, str]:
     """Show the progress of all runs; return why each failed one failed. An exception cancels the remaining runs."""
     failures = {}
     with Meter(sum(run.cell.train.rounds for run in runs.values())) as meter:

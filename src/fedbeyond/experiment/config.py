@@ -19,7 +19,7 @@ from .figure_kinds import KINDS
 def _spec(value: object) -> object:
     if isinstance(value, dict):
         value = spec.from_table(value)
-    return spec.spell(spec.parse(value)) if isinstance(value, str) else value
+    return spec.format_spec(spec.parse(value)) if isinstance(value, str) else value
 
 
 def _spec_or_none(value: object) -> object:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._io import storing
+from .._io import storage_errors
 from ..errors import ConfigError
 from ..evaluation.selection import Line
 from . import run_folder
@@ -68,7 +68,7 @@ def _open(folder: Path) -> "SummaryWriter":
     from torch.utils.tensorboard import SummaryWriter
 
     events = folder / FOLDER
-    with storing(events):
+    with storage_errors(events):
         for old in events.glob("events.out.tfevents.*"):
             old.unlink(missing_ok=True)
         writer = SummaryWriter(str(events), purge_step=0)  # a TensorBoard that read the older ones drops them
@@ -78,7 +78,7 @@ def _open(folder: Path) -> "SummaryWriter":
 
 
 def _add(writer: "SummaryWriter", line: Line) -> None:
-    with storing(Path(writer.log_dir)):
+    with storage_errors(Path(writer.log_dir)):
         for name, value in numbers(line).items():
             writer.add_scalar(name, value, line["round"])
         writer.flush()

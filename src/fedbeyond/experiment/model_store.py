@@ -7,7 +7,7 @@ to one content (`east/000003`: the site and the round), so a round that is run a
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
-from .._io import storing
+from .._io import storage_errors
 from ..tree import Tree
 from . import checkpoint
 
@@ -25,12 +25,12 @@ class FileStore(MutableMapping[str, Tree]):
         return checkpoint.load(self._file(entry), remedy)[0]
 
     def __setitem__(self, entry: str, tree: Tree) -> None:
-        with storing(self.path):
+        with storage_errors(self.path):
             self.path.mkdir(exist_ok=True)
         checkpoint.save(self._file(entry), tree)
 
     def __delitem__(self, entry: str) -> None:
-        with storing(self.path):
+        with storage_errors(self.path):
             self._file(entry).unlink()
 
     def __iter__(self) -> Iterator[str]:

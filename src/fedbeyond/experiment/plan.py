@@ -21,7 +21,7 @@ from ..method import Method
 from ..networks import weights as weight_files
 from ..networks.moments import tracked_layers
 from ..spec import parse, unseen_domains
-from ..wrappers.privacy import promise
+from ..wrappers.privacy import describe_guarantee
 from . import build, registry
 from .config import Config, Train
 from .grid import ensure_methods, grid
@@ -169,7 +169,7 @@ def describe_methods(cells: list[Config], data: Domains | Outline) -> Iterator[l
         needed = "linear; the server needs only weighted sums"
         needed = needed if method.linear_aggregation else "per client; the server needs the reply of each site"
         lines.append(f"  aggregation: {needed}")
-        guarantee = promise(method, cell.train.rounds)
+        guarantee = describe_guarantee(method, cell.train.rounds)
         lines += [f"  {guarantee}"] if guarantee else []
         yield lines
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, nearest
-from ..spec import Part, parse, spell, spell_value
+from ..spec import Part, format_spec, format_value, parse
 
 Factory = Callable[..., Any]
 
@@ -182,7 +182,7 @@ def make(group: str, part: Part, *given: Any, **provided: Any) -> Any:
     settable = options(factory)
     for key in part.options:
         if key not in settable:
-            known_options = ", ".join(f"{n}={spell_value(p.default)}" for n, p in settable.items()) or "none"
+            known_options = ", ".join(f"{n}={format_value(p.default)}" for n, p in settable.items()) or "none"
             raise ConfigError(
                 f"{part.name!r} has no option {key!r}; {nearest(key, settable)} (its options: {known_options})"
             )
@@ -233,7 +233,7 @@ def build(text: str, **provided: Any) -> Any:
             wrappers = (wrapper for wrapper in others if wrapper is not private)
             raise ConfigError(
                 f"{text!r}: {part.name} changes what leaves a site after {private.name} added noise to it; put "
-                f"{private.name} last, as in {spell((first, *wrappers, private))}"
+                f"{private.name} last, as in {format_spec((first, *wrappers, private))}"
             )
     return method
 

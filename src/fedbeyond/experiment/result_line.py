@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from .. import timer, tree
 from ..engine.gate import LedgerEntry
-from ..engine.reestimation import Outcome, reestimated
+from ..engine.reestimation import Outcome, reestimate_models
 from ..evaluation.evaluators import Evaluator, Models
 from ..evaluation.selection import DEFAULT, Line
 from ..server import Failure, Round
@@ -83,7 +83,7 @@ def reestimator(
         return None
     engine = experiment.engine
     weights = round_log["weights"] or {name: float(engine.sizes[name]) for name in now.clients}
-    return lambda models, number: reestimated(
+    return lambda models, number: reestimate_models(
         models, experiment.levels, weights, engine.measure, experiment.gate, number
     )
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .._io import storing, write
+from .._io import storage_errors, write
 from ..errors import StorageError
 from ..evaluation.selection import Line
 
@@ -18,7 +18,7 @@ PLAN, FAILURE = "plan.json", "failure.json"  # the runs of a grid, and why a run
 
 def append(path: Path, line: Line) -> None:
     """Append a line to a file."""
-    with storing(path), open(path, "a", encoding="utf-8") as file:
+    with storage_errors(path), open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
         file.flush()
         os.fsync(file.fileno())

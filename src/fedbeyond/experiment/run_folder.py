@@ -48,14 +48,14 @@ def read_config(folder: Path) -> Config:
     """Read the configuration of the run in a folder."""
     if not (folder / CONFIG).exists():
         raise StorageError(f"{folder} is not a run: it has no {CONFIG}; give a folder such as runs/fedavg/photo/seed-0")
-    return from_identity(_io.note(folder / CONFIG), str(folder / CONFIG))
+    return from_identity(_io.read_json(folder / CONFIG), str(folder / CONFIG))
 
 
 def ensure_same_run(folder: Path, config: Config) -> None:
     """Raise `ConfigError` if a folder holds rounds of another run."""
     if not ((folder / CHECKPOINT).exists() or (folder / DONE).exists()):
         return
-    wanted, held = json.loads(json.dumps(config.identity())), _io.note(folder / CONFIG)
+    wanted, held = json.loads(json.dumps(config.identity())), _io.read_json(folder / CONFIG)
     differing = [key for key in wanted if wanted[key] != held.get(key)]
     differences = [f"{key} is {held.get(key)} there, {wanted[key]} here" for key in differing]
     if differences:
@@ -69,7 +69,7 @@ def ensure_same_machine(folder: Path, device: str) -> None:
     file = folder / MACHINE
     if not ((folder / CHECKPOINT).exists() and file.exists()):
         return
-    began, here = _io.note(file), _machine(device)
+    began, here = _io.read_json(file), _machine(device)
     differing = [f"{key} {began.get(key)} (now {here[key]})" for key in here if began.get(key) != here[key]]
     if differing:
         raise ConfigError(

@@ -70,7 +70,7 @@ def export(run: Path, out: Path, select: str | None = None, onnx: bool = False) 
         samples = [images[:ONNX_SAMPLES] for images, _ in experiment.validation.values()]
         contents[onnx_file.FILE], card["onnx"] = onnx_file.to_onnx(net, card, samples)
     card["files"] = {name: digest(content) for name, content in contents.items()}
-    with _io.storing(out):
+    with _io.storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / onnx_file.FILE).unlink(missing_ok=True)  # one from an earlier export would not match the card
     for name, content in (contents | {CARD: json.dumps(card, indent=1).encode()}).items():
@@ -150,7 +150,7 @@ class Exported:
     def __init__(self, folder: Path) -> None:
         if not (folder / CARD).exists():
             raise StorageError(f"{folder} holds no {CARD}; give a folder that 'fedbeyond export' wrote")
-        self.card = _io.note(folder / CARD)
+        self.card = _io.read_json(folder / CARD)
         known = self.card.get("files", {}).get(MODEL)
         if known and (folder / MODEL).exists() and digest((folder / MODEL).read_bytes()) != known:
             raise StorageError(f"{folder / MODEL} is not the file that {CARD} describes; copy or export both again")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .._io import storing, write
+from .._io import storage_errors, write
 from .._progress import track
 from ..classifier import eval_batch_size
 from ..data.datasets._folder import image_files
@@ -36,7 +36,7 @@ def predict(model: Path, given: Path, out: Path) -> Predicted:
     The file is written when all predictions are done.
     """
     exported = Exported(model)
-    with storing(out):
+    with storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     if out.is_dir():
         raise StorageError(

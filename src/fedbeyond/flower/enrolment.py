@@ -60,7 +60,7 @@ def enrol_sites(
     known: dict[str, Message] = {}
     if home and (home / ENROLLED).exists():
         ensure_same_run(home, config)
-        before = _io.note(home / ENROLLED)
+        before = _io.read_json(home / ENROLLED)
         known = {name: Message(REPLY, facts) for name, facts in before["facts"].items()}
         known = known if before["run"] == config.digest() else {}
     answers = dict(transport.enrol(hello, names, RETURNING if known.keys() >= {*names} else None))
@@ -74,7 +74,7 @@ def enrol_sites(
 
 def write_enrolled(home: Path, answers: Answers, config: Config) -> None:
     """Write what each site reported, for a server that is started again."""
-    with _io.storing(home):
+    with _io.storage_errors(home):
         home.mkdir(parents=True, exist_ok=True)
     ensure_same_run(home, config)
     facts = {name: message.notes for name, message in answers.items() if isinstance(message, Message)}

@@ -15,14 +15,7 @@ from ..engine.reestimation import ensure_no_noise, is_reestimated, moments_of
 from ..errors import ConfigError, FederationError, StorageError
 from ..evaluation.evaluators import evaluate_at_site
 from ..experiment import checkpoint
-from ..experiment.build import (
-    assemble,
-    build_method,
-    ensure_runnable,
-    public,
-    site_options,
-    without_weights,
-)
+from ..experiment.build import assemble, build_method, ensure_runnable, public, site_options, without_weights
 from ..experiment.config import Config, parse
 from ..images import Split
 from ..method import Method
@@ -150,7 +143,7 @@ def reply(node: Node, message: Message) -> Message:
     request = Request(str(notes["kind"]), message.body, (node.name,))
     envelope = Envelope.from_dict(notes)
     answered, client_state = answer(node.method.client, node.site, _load_state(node, path), request, envelope)
-    with _io.storing(node.folder):
+    with _io.storage_errors(node.folder):
         node.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     checkpoint.save(path, client_state)  # before the reply: a state that was not stored must not be accepted
     reply_notes = {"client": answered.client, "weight": answered.weight, "private_bytes": private_bytes(client_state)}
@@ -167,7 +160,7 @@ def _moments(node: Node, path: Path, message: Message) -> Message:
     node.policy.ensure_statistics_allowed()
     number, body = int(message.notes["round"]), message.body
     if "model" in body:
-        with _io.storing(node.folder):
+        with _io.storage_errors(node.folder):
             node.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         checkpoint.save(path, body["model"], round=number)
     if not path.exists():

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 
 from .. import spec
-from .._io import storing
+from .._io import storage_errors
 from ..errors import PolicyError, nearest
 from ..experiment.config import Config
 from ..method import Kind, Method
@@ -142,7 +142,7 @@ def audit(folder: Path, direction: str, message: Message, request: Message | Non
     line |= {key: notes[key] for key in ("run", "round", "kind", "reason") if key in notes}
     line |= {"names": sorted({*message.body, *message.notes}), "bytes": len(text) + len(content)}
     line |= {"sha256": sha256(text + content).hexdigest()}
-    with storing(folder):
+    with storage_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(folder / LOG, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

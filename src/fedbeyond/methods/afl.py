@@ -40,12 +40,12 @@ def afl(step: Annotated[float, Field(ge=0)] = 0.1, optimizer: Optimizer = plain_
     return Method(
         client=training(cross_entropy(), optimizer=optimizer, finish=upload_with_loss),
         server=averaging,
-        weighting=Weighting(equal_shares, update),
+        weighting=Weighting(equal_weights, update),
         sends=also({}, "train", model=parameters("model"), loss=scalar),
     )
 
 
-def equal_shares(clients: tuple[str, ...]) -> Tree:
+def equal_weights(clients: tuple[str, ...]) -> Tree:
     """Return the initial weighting state: the same share for every client."""
     shares = {name: torch.tensor(1 / len(clients), dtype=torch.float64) for name in sorted(clients)}
     return {"shares": shares, "diagnostics": {"losses": {}}}

@@ -23,7 +23,7 @@ from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Reply, Request, Round, Server, mean, uniform
 from ..site import Site
 from ..tree import Tree
-from .ndag import NOVELTY, Learn, Statistics, teaching, trio
+from .ndag import NOVELTY, Learn, Statistics, student_teacher_generator, teaching
 
 PRESETS = {"paper": {"learn": "generated", "decay": 0.999}}
 
@@ -43,7 +43,7 @@ def ats(
     sends: Sends = {"train": {**{name: parameters(name) for name in shared}, "novelty": NOVELTY}}
 
     def networks(task: Task) -> Networks:
-        nets = trio(width)(task)
+        nets = student_teacher_generator(width)(task)
         generator = nets["generator"]
         assert isinstance(generator, Fcn)
         for layer in (generator.context, generator.out):

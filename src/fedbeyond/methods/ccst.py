@@ -21,7 +21,7 @@ from ..errors import ConfigError
 from ..losses import cross_entropy
 from ..method import Method, Sent, parameters
 from ..optimizers import Optimizer, plain_sgd
-from ..server import Conversation, Request, Round, Server, gather, mean, uniform
+from ..server import Conversation, Request, Round, Server, mean, request_once, uniform
 from ..site import Site
 from ..tree import Tree
 
@@ -67,7 +67,7 @@ def ccst(
     def round(state: Tree, now: Round) -> Conversation:
         due = now.clients if every and now.number % every == 0 else ()
         known = {name: sent for name, sent in state["bank"].items() if name not in due}
-        bank = yield from gather("styles", known, now, {"model": state["model"]})
+        bank = yield from request_once("styles", known, now, {"model": state["model"]})
         replies = yield Request("train", {"model": state["model"], "bank": bank}, now.clients)
         return {"model": mean(replies, "model"), "bank": bank}
 

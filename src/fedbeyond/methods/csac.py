@@ -74,7 +74,7 @@ def csac(
 
     def networks(task: Task) -> Networks:
         model, own = task.network(task), task.network(task)
-        maps, _ = look(model.eval(), torch.zeros(1, *task.shape))
+        maps, _ = stages_and_logits(model.eval(), torch.zeros(1, *task.shape))
         return {"model": model.train(), "own": own, "attention": Attention([m.shape[1:] for m in maps], width)}
 
     return Method(
@@ -124,16 +124,16 @@ def calibrated(weight: float) -> Term:
 
     def term(local: Local, batch: Batch) -> Tensor:
         x, y = batch.merged
-        maps, logits = look(local.net, x)
+        maps, logits = stages_and_logits(local.net, x)
         with torch.no_grad():
-            own_maps, own_logits = look(local.site.nets["own"], x)
+            own_maps, own_logits = stages_and_logits(local.site.nets["own"], x)
         level_loss: Tensor = local.along["attention"](maps, own_maps)
         return F.cross_entropy(logits, y) + weight * (level_loss + mmd(logits, own_logits))
 
     return term
 
 
-def look(net: nn.Module, x: Tensor) -> tuple[list[Tensor], Tensor]:
+def stages_and_logits(net: nn.Module, x: Tensor) -> tuple[list[Tensor], Tensor]:
     """Return the feature maps of all stages of a network, and its logits."""
     maps: list[Tensor] = []
     hooks = at_stages(net, "csac", maps.append, ALL)

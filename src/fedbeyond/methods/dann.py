@@ -20,7 +20,7 @@ from ..client import Local, training
 from ..method import Method, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
-from .irm import counted, unplayed
+from .irm import upload_and_count, zero_rounds
 
 PRESETS = {"paper": {"ramp": True}, "domainbed": {}}
 
@@ -48,7 +48,9 @@ def dann(
         return F.cross_entropy(net.head(features), y) + F.cross_entropy(domain_logits, batch.origins)
 
     return Method(
-        client=training(adversarial, optimizer=optimizer, init=unplayed, finish=counted, along=("discriminator",)),
+        client=training(
+            adversarial, optimizer=optimizer, init=zero_rounds, finish=upload_and_count, along=("discriminator",)
+        ),
         server=averaging,
         weighting=None,
         sends={"train": {"model": parameters("model"), "discriminator": parameters("discriminator")}},

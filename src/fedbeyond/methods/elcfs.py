@@ -23,7 +23,7 @@ from ..images import pixels
 from ..losses import cross_entropy
 from ..method import Method, Sent, parameters
 from ..optimizers import Optimizer, plain_sgd
-from ..server import Conversation, Request, Round, Server, gather, mean
+from ..server import Conversation, Request, Round, Server, mean, request_once
 from ..site import Site
 from ..tree import Tree
 
@@ -75,7 +75,7 @@ class Bank(nn.Module):
 
 def round(state: Tree, now: Round) -> Conversation:
     """Collect amplitudes of new clients, train with the bank, and average the models."""
-    bank = yield from gather("amplitude", state["bank"], now)
+    bank = yield from request_once("amplitude", state["bank"], now)
     replies = yield Request("train", {"model": state["model"], "bank": bank}, now.clients)
     return {"model": mean(replies, "model"), "bank": bank}
 

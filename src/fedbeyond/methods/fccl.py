@@ -24,7 +24,7 @@ from ..images import pixels
 from ..losses import cross_entropy
 from ..method import Method, Sent, parameters, positive, scalar
 from ..optimizers import Optimizer, plain_sgd
-from ..server import Conversation, Request, Round, Server, gather, mean, uniform
+from ..server import Conversation, Request, Round, Server, mean, request_once, uniform
 from ..site import Site, derive
 from ..tree import Tree
 
@@ -93,7 +93,7 @@ def fccl(
 
     def round(state: Tree, now: Round) -> Conversation:
         body = {"model": state["model"]}
-        taught = yield from gather("teach", state["taught"], now, body)
+        taught = yield from request_once("teach", state["taught"], now, body)
         ready = tuple(client for client in now.clients if client in taught)
         if images:
             available = min(int(reply["held"]) for reply in taught.values())

@@ -36,10 +36,12 @@ def fedavgm(
         return {"model": model | {"params": tree.add(start, tree.scale(rate, speed))}, "speed": speed}
 
     return Method(
-        client=training(cross_entropy(), optimizer=optimizer), server=Server(zero_speed, round), linear_aggregation=True
+        client=training(cross_entropy(), optimizer=optimizer),
+        server=Server(zero_momentum, round),
+        linear_aggregation=True,
     )
 
 
-def zero_speed(nets: Tree) -> Tree:
+def zero_momentum(nets: Tree) -> Tree:
     """Return the initial server state: the networks, and a momentum of zero."""
     return nets | {"speed": tree.zeros(nets["model"]["params"])}

@@ -15,7 +15,7 @@ from ..client import training
 from ..losses import cross_entropy
 from ..method import Method, Sent, also, parameters
 from ..optimizers import Optimizer, plain_sgd
-from ..server import Conversation, Reply, Request, Round, Server, gather, mean
+from ..server import Conversation, Reply, Request, Round, Server, mean, request_once
 from ..site import Site
 from ..tree import Tree
 
@@ -47,7 +47,7 @@ def count(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
 
 def round(state: Tree, now: Round) -> Conversation:
     """Collect the histograms of new clients, train, and average the head class by class."""
-    bank = yield from gather("labels", state["labels"], now)
+    bank = yield from request_once("labels", state["labels"], now)
     known = tuple(name for name in now.clients if name in bank)  # without a histogram there is no weight
     replies = yield Request("train", {"model": state["model"]}, known)
     model = mean(replies, "model")

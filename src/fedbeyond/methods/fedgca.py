@@ -115,7 +115,7 @@ def consistent(beta: float, p: bool, pg: bool, m: bool, mg: bool, form: Form, de
         x, y = batch.merged
         count = 1 + len(batch.views)
         nets = cast(list[Classifier], [local.net, local.guide] if pg or mg else [local.net])
-        outputs = [look(net, x, trained=net is local.net) for net in nets]  # of each: feature maps, logits
+        outputs = [maps_and_logits(net, x, trained=net is local.net) for net in nets]  # of each: feature maps, logits
         loss = F.cross_entropy(outputs[0][1], y)
         if p:
             predictions = [logits.softmax(1).unflatten(0, (count, -1)) for _, logits in outputs[: 1 + pg]]
@@ -130,12 +130,12 @@ def consistent(beta: float, p: bool, pg: bool, m: bool, mg: bool, form: Form, de
     return term
 
 
-def look(net: Classifier, x: Tensor, trained: bool) -> tuple[Tensor, Tensor]:
+def maps_and_logits(net: Classifier, x: Tensor, trained: bool) -> tuple[Tensor, Tensor]:
     """Return the last feature maps and the logits; without gradients to the parameters unless `trained`."""
     if trained:
-        return net.look(x)
+        return net.maps_and_logits(x)
     with torch.no_grad():
-        maps, logits = net.look(x)
+        maps, logits = net.maps_and_logits(x)
     if net.attentive:
         return maps, logits
     maps.requires_grad_()

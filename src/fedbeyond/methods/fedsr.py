@@ -96,9 +96,9 @@ class Gaussian(Classifier):
         """Compute the mean of the features."""
         return self.gaussian(x)[0]
 
-    def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def maps_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the last feature maps, and the logits of the mean of the features."""
-        maps, moments = self.body.look(x)
+        maps, moments = self.body.maps_and_logits(x)
         return maps, self.head(moments.chunk(2, 1)[0])
 
     def forward(self, x: Tensor) -> Tensor:

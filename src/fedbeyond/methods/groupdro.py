@@ -39,11 +39,11 @@ def groupdro(eta: Annotated[float, Field(ge=0)] = 0.01, optimizer: Optimizer = p
         weights: Tensor = local.private["logs"].exp()
         return weights @ risks
 
-    client = training(robust, optimizer=optimizer, init=even, finish=keep)
+    client = training(robust, optimizer=optimizer, init=equal_weights, finish=keep)
     return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)
 
 
-def even(site: Site) -> Tree:
+def equal_weights(site: Site) -> Tree:
     """Return equal weights q of the domains, as logarithms: a tiny weight can grow again."""
     assert site.origin is not None
     return {"logs": torch.zeros(int(site.origin.max()) + 1).log_softmax(0)}

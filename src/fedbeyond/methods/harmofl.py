@@ -101,5 +101,5 @@ class Harmonised(Classifier):
     def features(self, x: Tensor) -> Tensor:
         return self.net[0].features(self.normalised(x))
 
-    def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.net[0].look(self.normalised(x))
+    def maps_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.net[0].maps_and_logits(self.normalised(x))

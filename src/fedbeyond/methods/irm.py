@@ -41,7 +41,7 @@ def irm(
 ) -> Method:
     """Train on pooled data, with a penalty if another scale of the logits is better for a domain."""
     term = penalised(partial(invariance, unbiased=unbiased), weight, anneal, rescale)
-    client = training(term, optimizer=optimizer, init=unplayed, finish=counted)
+    client = training(term, optimizer=optimizer, init=zero_rounds, finish=upload_and_count)
     return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)
 
 
@@ -75,12 +75,12 @@ def strength(local: Local, weight: float, anneal: float) -> float:
     return weight if progress >= anneal else min(weight, 1.0)
 
 
-def unplayed(site: Site) -> Tree:
+def zero_rounds(site: Site) -> Tree:
     """Return the private state before the first round: a round counter at zero."""
     return {"played": torch.tensor(0)}
 
 
-def counted(local: Local) -> tuple[Tree, Tree]:
+def upload_and_count(local: Local) -> tuple[Tree, Tree]:
     """Send the model, and count the round in the private state."""
     reply, private = upload(local)
     return reply, private | {"played": private["played"] + 1}

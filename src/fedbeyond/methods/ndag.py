@@ -74,7 +74,7 @@ def ndag(
         client=Client(no_state, {"train": train}),
         server=Server(init, round),
         weighting=uniform,
-        networks=for_images("ndag", trio(width)),
+        networks=for_images("ndag", student_teacher_generator(width)),
         shared=shared,
         sends={"train": {**declared, "novelty": NOVELTY}},
         linear_aggregation=True,
@@ -114,7 +114,7 @@ def warn_if_idle(perturbation: float) -> None:
         )
 
 
-def trio(width: int) -> Callable[[Task], Networks]:
+def student_teacher_generator(width: int) -> Callable[[Task], Networks]:
     """Return a function that builds a student, a teacher of the same kind, and a generator."""
 
     def networks(task: Task) -> Networks:
@@ -145,7 +145,7 @@ def teaching(
         step_student = make_optimizer(optimizer, student.parameters(), site)
         step_generator = make_optimizer(optimizer, generator.parameters(), site)
         steps, warm = int(private.get("steps", torch.zeros(()))), bool(received["warm"])
-        final_decay = lagging(site.steps) if decay is None else decay
+        final_decay = teacher_decay(site.steps) if decay is None else decay
         bound = float(received["margin"]) if margin is None else margin
         changes: list[Tensor] = []  # for each step: the mean change of the images, and the distance of their features
 
@@ -171,7 +171,7 @@ def teaching(
             with torch.no_grad():
                 novel = generate(generator, x)
             old = x if learn == "both" else None
-            descend(step_student, lambda: steadiness(student, novel, y, target, old), student)  # line 4
+            descend(step_student, lambda: student_loss(student, novel, y, target, old), student)  # line 4
 
         for batch in site.batches():
             step(*batch.merged)
@@ -196,7 +196,7 @@ def changes_of(nets: Tree, body: Tree) -> Tree:
 NOVELTY = Sent("scalars", changes_of)
 
 
-def lagging(steps: int) -> float:
+def teacher_decay(steps: int) -> float:
     """Return the decay with which a teacher follows nine tenths of a round's progress, for any number of steps.
 
     If the student moves by one in each of n steps, its moving average is d / (1 - d) * (1 - d^n) behind at the end.
@@ -219,7 +219,7 @@ def novelty(
     return F.cross_entropy(student.head(h), y) - far.clamp(max=margin).mean(), far
 
 
-def steadiness(
+def student_loss(
     student: Classifier, novel: Tensor, y: Tensor, target: Tensor, old: Tensor | None = None
 ) -> Tensor:  # Eqs. 3 and 4
     """Compute the student's loss: novel images have their class (L_cls) and the teacher's features (L_sim)."""

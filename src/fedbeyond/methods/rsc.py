@@ -58,7 +58,7 @@ def rsc(
 def with_maps(task: Task) -> Networks:
     """Build a classifier; raise ConfigError if its head does not pool feature maps."""
     net = task.network(task)
-    if type(net).look is not Classifier.look:
+    if type(net).maps_and_logits is not Classifier.maps_and_logits:
         raise ConfigError(
             f"rsc masks the maps that a network pools for its head, and {type(net).__name__.lower()} pools none; "
             "use rsc(where=features)"

@@ -19,7 +19,7 @@ from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from .erm import domains
-from .irm import counted, penalised, unplayed
+from .irm import penalised, upload_and_count, zero_rounds
 
 PRESETS = {"official": {"weight": 1e4, "anneal": 0.2}, "domainbed": {"rescale": False}}
 
@@ -32,7 +32,7 @@ def vrex(
 ) -> Method:
     """Train on pooled data, with a penalty on the variance of the domains' risks."""
     term = penalised(variance, weight, anneal, rescale)
-    client = training(term, optimizer=optimizer, init=unplayed, finish=counted)
+    client = training(term, optimizer=optimizer, init=zero_rounds, finish=upload_and_count)
     return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)
 
 

@@ -28,9 +28,9 @@ class Vision(Classifier):
 
     def maps(self, x: Tensor) -> Tensor:
         """Return the outputs of the patches as maps."""
-        return self.look(x)[0]
+        return self.maps_and_logits(x)[0]
 
-    def look(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def maps_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs of the patches as maps, and the logits, in one forward pass."""
         tokens = self.body(files.normalised(x))
         return tokens[:, 1:].transpose(1, 2).unflatten(2, self.body.grid), self.head(tokens[:, 0])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from .._precision import computing
+from .._precision import autocast_for
 from ..classifier import batchnorm_layers
 from ..site import forked_rng
 from ..tree import Tree
@@ -146,7 +146,7 @@ def measure_layers(net: nn.Module, x: Tensor, known: Tree, wanted: Sequence[str]
         if len(measured) == len(wanted):
             raise _Reached
 
-    with _before({name: layers[name] for name in wanted}, measure), computing(x.device.type, net):
+    with _before({name: layers[name] for name in wanted}, measure), autocast_for(x.device.type, net):
         try:
             net(x)
         except _Reached:
@@ -189,7 +189,7 @@ class Pass:
 
     def _continue(self) -> None:
         # precision flags are global to the process: restore them while the thread waits
-        with computing(self.x.device.type, self.net):
+        with autocast_for(self.x.device.type, self.net):
             if self._thread.ident is None:
                 self._thread.start()
             else:
@@ -202,7 +202,7 @@ class Pass:
             with (
                 torch.no_grad(),
                 _before(tracked_layers(self.net), self._stop),
-                computing(self.x.device.type, self.net),
+                autocast_for(self.x.device.type, self.net),
             ):
                 self.net(self.x)
             self.stopped_at = ("", {})

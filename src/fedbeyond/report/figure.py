@@ -73,7 +73,7 @@ def panels(count: int, across: int = 4, width: float = 2.6, height: float = 2.2,
 
 def save(figure: Figure, folder: Path) -> list[Path]:
     """Write a figure as name.svg, name.png and name.csv, and its title and caption as name.json."""
-    with _io.storing(folder):
+    with _io.storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     about = {"title": figure.title, "caption": figure.caption}
     contents = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._io import note
+from .._io import read_json
 from ..experiment.results import RESULTS
 from ..spec import parse
 from .layout import Cells
@@ -25,7 +25,7 @@ def read_provenance(folders: Sequence[Path]) -> Provenance:
     """Read config.json and machine.json of every run in folders."""
     run_folders = [file.parent for folder in folders for file in sorted(folder.rglob(RESULTS))]
     configs, machines = (
-        tuple(note(run / name) for run in run_folders if (run / name).exists())
+        tuple(read_json(run / name) for run in run_folders if (run / name).exists())
         for name in ("config.json", "machine.json")
     )
     return Provenance(configs, machines)

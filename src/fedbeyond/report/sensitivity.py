@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..errors import ConfigError
 from ..experiment import registry
-from ..spec import Part, parse, spell, spell_value
+from ..spec import Part, format_spec, format_value, parse
 from .curves import label_percent, legend_below
 from .figure import INK, PALETTE, Figure, drawing, panels
 from .table import Table
@@ -45,13 +45,13 @@ def sweeps(methods: tuple[str, ...]) -> Iterator[Swept]:
             continue
         for index, part in enumerate(parts):
             for option, value in part.options.items():
-                spelled_values = groups.setdefault((index, option, spell(without(parts, index, option))), {})
-                spelled_values.setdefault(spell_value(value), (value, method))
+                spelled_values = groups.setdefault((index, option, format_spec(without(parts, index, option))), {})
+                spelled_values.setdefault(format_value(value), (value, method))
     for (index, option, _), values in groups.items():
         if len(values) > 1:
             ordered = sorted(values.items(), key=lambda item: order(item[1][0]))
             first_parts = parse(ordered[0][1][1])
-            rest = spell(without(first_parts, index, option))
+            rest = format_spec(without(first_parts, index, option))
             yield Swept(first_parts[index].name, option, rest, {spelled: method for spelled, (_, method) in ordered})
 
 
@@ -77,7 +77,7 @@ def with_defaults(spelled: str) -> Part:
 
 def order(value: Any) -> tuple[int, float, str]:
     """Return the sort key of a value: numbers by size, then other values by spelling."""
-    return (0, float(value), "") if is_number(value) else (1, 0.0, spell_value(value))
+    return (0, float(value), "") if is_number(value) else (1, 0.0, format_value(value))
 
 
 def is_number(value: Any) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 
 from ..evaluation.selection import Line
-from ..spec import Part, parse, spell
+from ..spec import Part, format_spec, parse
 from .curves import Runs, draw, label_rounds, legend_below, thinned
 from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
 from .table import Table, best_first
@@ -69,7 +69,9 @@ def gap_bars(runs: Runs, table: Table) -> Figure | None:
     )
     title = "Gaps with and without GA"
     if not any(map(has_fixed_weights, methods)):
-        still = spell(tuple(Part("ga", "default", {"step": 0}) if p.name == "ga" else p for p in parse(methods[0])))
+        still = format_spec(
+            tuple(Part("ga", "default", {"step": 0}) if p.name == "ga" else p for p in parse(methods[0]))
+        )
         caption += f". No run has the gaps without GA: to see them, run {still}, whose weights stay equal"
         title = "Gaps at the end of training"
     return Figure("gap-bars", title, caption, picture, data)
@@ -92,7 +94,7 @@ def has_fixed_weights(method: str) -> bool:
 
 def without_ga(method: str) -> str:
     """Return the spelling of a method without GA."""
-    return spell(tuple(part for part in parse(method) if part.name != "ga"))
+    return format_spec(tuple(part for part in parse(method) if part.name != "ga"))
 
 
 def sites_over_rounds(runs: Runs, method: str, target: str, kind: str) -> dict[str, Points]:

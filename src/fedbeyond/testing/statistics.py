@@ -1,7 +1,7 @@
 """Check that re-estimating the BatchNorm statistics of a method's model at the toy sites is consistent."""
 
 from ..engine.gate import Answers
-from ..engine.reestimation import Measure, SuspendedPasses, moments_of, reestimated
+from ..engine.reestimation import Measure, SuspendedPasses, moments_of, reestimate_models
 from ..method import Method
 from ..networks.moments import levels, tracked_layers
 from ..server import Failure, Request
@@ -56,7 +56,9 @@ def _reestimate(
     weights = {name: float(site.size) for name, site in sites.items()}
     gate = toy.gate(method, task=toy.DEEPER)
     try:
-        return reestimated({"model": model}, layer_levels, weights, measure or with_fault, gate, 0).models["model"]
+        return reestimate_models({"model": model}, layer_levels, weights, measure or with_fault, gate, 0).models[
+            "model"
+        ]
     finally:
         passes.close()
 

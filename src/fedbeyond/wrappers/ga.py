@@ -65,20 +65,20 @@ def ga(
 
     return replace(
         method,
-        client=reporting(method.client, metric),
-        weighting=Weighting(even, update),
+        client=with_validation_scores(method.client, metric),
+        weighting=Weighting(equal_weights, update),
         sends=also(method.sends, "train", ga_received=scalar, ga_trained=scalar),
         linear_aggregation=False,  # the server needs every site's gap
     )
 
 
-def even(clients: tuple[str, ...]) -> Tree:
+def equal_weights(clients: tuple[str, ...]) -> Tree:
     """Return the state before the first round: equal shares, no losses."""
     shares = {name: torch.tensor(1 / len(clients), dtype=torch.float64) for name in clients}
     return {"shares": shares, "trained": {}, "diagnostics": {"gaps": {}}}
 
 
-def reporting(client: Client, metric: str) -> Client:
+def with_validation_scores(client: Client, metric: str) -> Client:
     """Make a client also send how well the received and the trained model do on its validation images."""
 
     def badness(site: Site, model: Tree) -> Tensor:

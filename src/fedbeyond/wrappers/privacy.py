@@ -31,7 +31,7 @@ def epsilon(noise: float, delta: float, answers: int) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-def promise(method: Method, rounds: int) -> str | None:
+def describe_guarantee(method: Method, rounds: int) -> str | None:
     """Return one sentence with the guarantee for a site that takes part in `rounds` rounds; None without dp."""
     if method.privacy is None:
         return None

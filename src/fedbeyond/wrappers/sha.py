@@ -54,7 +54,7 @@ def sha(
         site.keeps_gradients = True
         site.nets["model"].zero_grad()  # gradients found there after training are this site's
         reply, kept = method.client.handlers["train"](site, received, private)
-        return reply | {"sha_sharp": uphill(reply["model"]["params"], site.nets["model"], rho, norm)}, kept
+        return reply | {"sha_sharp": perturb(reply["model"]["params"], site.nets["model"], rho, norm)}, kept
 
     def weigh(replies: list[Reply], kept: Tree, now: Round) -> Conversation:  # Algorithm 2
         sharp = {r.client: r.body["model"] | {"params": r.body["sha_sharp"]} for r in replies}
@@ -68,7 +68,9 @@ def sha(
         past, weights, models = kept["history"], {}, {}
         for name, new in ((r.client, {"model": r.body["model"], "score": scores[r.client]}) for r in replies):
             earlier, key = past.get(name, {}), f"{now.number:06}"
-            merged = new if now.number < warmup else within(new, earlier, history, reader(now, name))  # lines 3 and 4
+            merged = (
+                new if now.number < warmup else average_with_history(new, earlier, history, reader(now, name))
+            )  # lines 3 and 4
             models[name] = merged["model"]
             weights[name] = 1.0 if now.number < warmup else float(merged["score"]) ** beta  # line 6, Eq. 6
             past = past | {name: pruned(earlier | {key: new["score"]}, history)}
@@ -95,7 +97,7 @@ def sha(
             try:
                 request = conversation.send(replies)
             except StopIteration as end:  # lines 7 and 8
-                now.store.keep(OWNER, chain(named(before), named(kept["history"])))
+                now.store.keep(OWNER, chain(stored_names(before), stored_names(kept["history"])))
                 diagnostics = {**end.value.get("diagnostics", {}), **kept["diagnostics"]}  # the method's stay
                 return {**end.value, "sha_history": kept["history"], "diagnostics": diagnostics}
 
@@ -137,7 +139,7 @@ def choose_evaluators(replies: list[Reply], count: int | None, now: Round) -> tu
     return tuple(sorted(names[i] for i in torch.randperm(len(names), generator=rng)[:count].tolist()))
 
 
-def uphill(params: Tree, net: nn.Module, rho: float, norm: Norm) -> Tree:
+def perturb(params: Tree, net: nn.Module, rho: float, norm: Norm) -> Tree:
     """Move the parameters by `rho` along the gradient that the last training step left in the network."""
     slopes = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in net.named_parameters()}
     if norm == "linf":
@@ -174,7 +176,7 @@ def score(name: str, evaluations: list[Reply], exclude_self: bool) -> Tensor:  #
     return 1 / torch.stack(losses).mean()
 
 
-def within(new: Tree, scores: Tree, history: int, read: Callable[[str], Tree]) -> Tree:  # Sec. III-C3
+def average_with_history(new: Tree, scores: Tree, history: int, read: Callable[[str], Tree]) -> Tree:  # Sec. III-C3
     """Average a site's model and score with its latest earlier ones of a higher score; read one model at a time."""
     better = [key for key in sorted(scores, reverse=True) if scores[key] > new["score"]][:history]
     earlier = ({"model": read(key), "score": scores[key]} for key in better)
@@ -195,6 +197,6 @@ def reader(now: Round, client: str) -> Callable[[str], Tree]:
     return lambda key: now.store.get(OWNER, f"{client}/{key}")
 
 
-def named(past: Tree) -> Iterator[str]:
+def stored_names(past: Tree) -> Iterator[str]:
     """Yield the names of a history's models in the model store."""
     return (f"{client}/{key}" for client, scores in past.items() for key in scores)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..._io import storing
+from ..._io import storage_errors
 from ...errors import ConfigError
 from ...images import Domains
 
@@ -31,7 +31,7 @@ def draw(domains: Domains, path: Path, each: int = 3, least: int = 64) -> None:
                 pixels = images[index].permute(1, 2, 0).expand(-1, -1, 3).numpy()
                 tile = Image.fromarray(np.repeat(np.repeat(pixels, times, 0), times, 1))
                 canvas.paste(tile, (margin + side * (each * column + position), top + side * row))
-    with storing(path):
+    with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             canvas.save(path)

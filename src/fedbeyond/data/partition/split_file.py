@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._io import storing, write
+from ..._io import storage_errors, write
 from ...errors import ConfigError, DataError
 from ...images import Domains
 from .assignment import ClientRows, Partition, Rows, count_rows
@@ -41,7 +41,7 @@ def save(path: Path, partition: Partition, domains: Domains, target: str) -> Non
     }
     content = {"format": FORMAT, "classes": domains.classes, "target": target, "domains": described}
     content |= {"clients": clients, "unseen": named(partition.tests)}
-    with storing(path):
+    with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write(path, json.dumps(content, indent=1).encode())
 

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from ..._io import storing
+from ..._io import storage_errors
 from ...errors import ConfigError
 
 CA, CERTIFICATE, SERVER_KEY, SITE_KEY, SECRET = "ca.crt", "server.pem", "server.key", "key", "secret"
@@ -66,7 +66,7 @@ def write_public(path: Path, content: bytes) -> None:
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
-    with storing(path):
+    with storage_errors(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

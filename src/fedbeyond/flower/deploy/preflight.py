@@ -17,7 +17,7 @@ from ...engine.reestimation import levels_of
 from ...errors import FedbeyondError
 from ...experiment.config import Config
 from ...spec import unseen_domains
-from ...wrappers.privacy import promise
+from ...wrappers.privacy import describe_guarantee
 from ..node import Node, federated_method, prepare_node
 from ..site_config import SiteConfig
 from ..site_data import own_domain
@@ -235,7 +235,7 @@ def list_outgoing(site_config: SiteConfig, config: Config, sources: int) -> Iter
         yield Finding(
             True, "leaves", "with each of these: the site's name, number of training images, bytes of private state"
         )
-        guarantee = promise(node.method, config.train.rounds)
+        guarantee = describe_guarantee(node.method, config.train.rounds)
         yield from [Finding(True, "privacy", guarantee)] if guarantee else []
     if node.policy.scores:
         yield Finding(

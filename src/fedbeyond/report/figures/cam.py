@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ...classifier import logits
 from ...errors import ConfigError
 from ...images import pixels
-from ...methods.fedgca import activation, look
+from ...methods.fedgca import activation, maps_and_logits
 from ..figure import PALETTE, Figure
 from .board import Tile, as_bytes, board, displayed
 from .runs import OpenRun, describe_runs, ensure_same_setting, labels
@@ -64,7 +64,7 @@ def activation_maps(opened: OpenRun, x: Tensor) -> tuple[Tensor, Tensor]:
     outputs = logits(opened.net, x)
     inputs = pixels(x.to(opened.device))
     try:
-        maps, raw = look(opened.net, inputs, trained=False)
+        maps, raw = maps_and_logits(opened.net, inputs, trained=False)
     except ConfigError:
         raise ConfigError(
             f"cam needs feature maps, and {opened.run.config.network} has none; use convnet, a ResNet, AlexNet, "

@@ -106,7 +106,7 @@ def _only(runs: list[Run], key: str, wanted: str, there: set[str]) -> list[Run]:
 
 def _with_method(runs: list[Run], wanted: str) -> list[Run]:
     """Return the runs of a method, spelled in full or without its options."""
-    spelled = spec.spell(spec.parse(wanted))
+    spelled = spec.format_spec(spec.parse(wanted))
     exact = [run for run in runs if run.config.method == spelled]
     plain = [run for run in runs if without_options(run.config.method) == spelled]
     there = {name for run in runs for name in (run.config.method, without_options(run.config.method))}
