@@ -282,7 +282,7 @@ def test_a_run_from_a_saved_split_gives_the_same_numbers(toy, tmp_path):
     assert lines[0]["scores"] == lines[1]["scores"] and lines[0]["scores"]["east-0"]["domain"] == "east"
     assert filed.identity()["train"]["split"].startswith(f"{path} ") and lines[0]["setting"] != lines[1]["setting"]
     (tmp_path / "west-0.json").write_text("{}")
-    with pytest.raises(ConfigError, match="holds another run: train is"):
+    with pytest.raises(ConfigError, match=r"holds another run: train\.split is"):
         run_folder.ensure_same_run(tmp_path / "1", filed)
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -55,7 +56,7 @@ def ensure_same_run(folder: Path, config: Config) -> None:
     """Raise `ConfigError` if a folder holds rounds of another run."""
     if not ((folder / CHECKPOINT).exists() or (folder / DONE).exists()):
         return
-    wanted, held = json.loads(json.dumps(config.identity())), _io.read_json(folder / CONFIG)
+    wanted, held = _flat(json.loads(json.dumps(config.identity()))), _flat(_io.read_json(folder / CONFIG))
     differing = [key for key in wanted if wanted[key] != held.get(key)]
     differences = [f"{key} is {held.get(key)} there, {wanted[key]} here" for key in differing]
     if differences:
@@ -89,6 +90,12 @@ def locked(folder: Path, config: Config) -> Iterator[None]:
         ensure_same_run(folder, config)
         _io.write(folder / CONFIG, json.dumps(config.identity(), indent=1).encode())
         yield
+
+
+def _flat(identity: dict[str, Any]) -> dict[str, Any]:
+    """Return an identity with dotted keys, as in train.rounds."""
+    train = {f"train.{key}": value for key, value in dict(identity.get("train", {})).items()}
+    return {key: value for key, value in identity.items() if key != "train"} | train
 
 
 def _machine(device: str) -> dict[str, object]:
