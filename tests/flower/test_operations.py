@@ -1,5 +1,6 @@
 """A federation's folder: who may read what in it, and what Flower's programs are told."""
 
+import json
 import socket
 import ssl
 import stat
@@ -17,7 +18,7 @@ from fedbeyond import tree
 from fedbeyond.classifier import read
 from fedbeyond.cli.main import app
 from fedbeyond.errors import ConfigError, FederationError
-from fedbeyond.experiment import runner
+from fedbeyond.experiment import run_folder, runner
 from fedbeyond.experiment.config import Config
 from fedbeyond.flower.deploy import certificates, local, operations, processes
 from fedbeyond.flower.deploy.operations import FederationConfig
@@ -291,3 +292,14 @@ operations.link_command(Path(sys.argv[1]))
 operations.node_command(Path(sys.argv[1]) / "sites" / "north", 1)
 sys.exit('torch' in sys.modules)"""
     assert subprocess.run([sys.executable, "-c", code, folder], check=False).returncode == 0
+
+
+def test_a_folder_that_holds_another_run_is_refused_before_anything_is_started(tmp_path, small):
+    config, other = Config(seed=1, **small), Config(seed=1, optimizer="sgd(lr=0.1)", **small)
+    folder = run_folder.path(tmp_path / "out", config)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(other.identity()))
+    (folder / "done").touch()
+    with pytest.raises(ConfigError, match=r"holds another run: optimizer is sgd\(lr=0\.1\) there"):
+        local.run_local_federation(config, tmp_path / "federation", tmp_path / "out")
+    assert not (tmp_path / "federation").exists()
