@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ... import __version__, tree
-from ...classifier import read
+from ...classifier import shapes_of
 from ...engine.reestimation import levels_of
 from ...errors import FedbeyondError
 from ...experiment.config import Config
@@ -249,7 +249,7 @@ def list_outgoing(site_config: SiteConfig, config: Config, sources: int) -> Iter
 def describe_reply(node: Node, kind: str) -> Iterator[str]:
     """List what leaves in reply to a request: name, kind and, except for scalars, size."""
     assert node.site
-    nets = {name: tree.to("meta", read(node.site.nets[name])) for name in node.method.shared}
+    nets = {name: shapes_of(node.site.nets[name]) for name in node.method.shared}
     for name, content in node.method.sends[kind].items():
         size = "" if content.kind == "scalars" else f", {tree.size(content.like(nets, {})):,} bytes"
         yield f"{name} ({content.kind}{size})"
