@@ -1,13 +1,15 @@
-# make demo   compare methods on unseen domains with the data that comes with the package
-# make test   lint, types and all tests
-# make setup  the environment both need (they call it themselves)
+# make demo      compare methods on unseen domains with the data that comes with the package
+# make test      lint, types and tests, in five minutes
+# make test-all  also what takes longer: every combination of methods, drills, a browser, Ray, a proxy; with coverage
+# make setup     the environment that they need (they call it themselves)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+COVER =  # options of pytest that measure coverage; set by test-all
 
-.PHONY: setup demo test types federations other-tests clean
+.PHONY: setup demo test test-all types federations other-tests slow-federations slow-tests coverage clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/ready
@@ -34,14 +36,34 @@ test: $(VENV)/ready-to-test
 	$(BIN)/lint-imports --no-logo
 	@$(MAKE) --no-print-directory --jobs 3 federations types other-tests  # at once: the first mostly wait, and go first
 
+test-all: COVER = --cov --cov-report=
+test-all: $(VENV)/ready-to-test
+	@rm -f .coverage .coverage.*
+	@$(MAKE) --no-print-directory test COVER='$(COVER)'
+	@$(MAKE) --no-print-directory --jobs 2 slow-federations slow-tests COVER='$(COVER)'
+	@$(MAKE) --no-print-directory coverage
+
 types:
 	$(BIN)/mypy
 
+federations slow-federations other-tests slow-tests: export COVERAGE_FILE = .coverage.$@
+
 federations:
-	$(BIN)/pytest -m loopback
+	$(BIN)/pytest -m 'loopback and not slow' $(COVER)
 
 other-tests:
-	nice $(BIN)/pytest --numprocesses 2 -m 'not loopback'
+	nice $(BIN)/pytest --numprocesses 2 -m 'not loopback and not slow' $(COVER)
+
+slow-federations:
+	$(BIN)/pytest -m 'loopback and slow' $(COVER)
+
+slow-tests:
+	nice $(BIN)/pytest --numprocesses 2 -m 'not loopback and slow' $(COVER)
+
+coverage:
+	@echo "lines of src/ that no test ran:"
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -4,10 +4,10 @@ import hypothesis
 import pytest
 import torch
 
-from fedbeyond import _memory
+from fedbeyond.engine.allocator import keep_freed_memory
 
 torch.set_num_threads(1)
-_memory.keep_freed_memory()
+keep_freed_memory()
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("steady")
 

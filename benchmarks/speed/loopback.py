@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from fedbeyond._memory import keep_freed_memory
+from fedbeyond.engine.allocator import keep_freed_memory
 from fedbeyond.experiment import results, run_folder
 from fedbeyond.experiment.config import Config, Train
 from fedbeyond.experiment.prepare import prepare

@@ -1,9 +1,9 @@
 """What a round of many clients needs above its data, in models: python benchmarks/speed/memory.py [CLIENTS [ROUNDS]]
 
-FedAvg with ResNet-18 by plain SGD, set up as a run is: memory kept as commands keep it, networks laid out as theirs.
-Every client takes one step on two small images, so that memory is for models and little else. Counted is the most that
-the process ever had in memory (VmHWM), less what it had before there was any model, once torch had computed such a
-step: models, gradients, activations, what oneDNN needs beside them, and holes that the allocator leaves.
+FedAvg with ResNet-18 and plain SGD, set up as in a run. Every client takes one step on two small images, so that memory
+is for models and little else. Counted is the peak of the process's memory (VmHWM), less what it used before there was
+any model, after torch had computed such a step: models, gradients, activations, buffers of oneDNN, and fragmentation.
+By default fedbeyond keeps freed memory, which is faster; MALLOC_MMAP_THRESHOLD_=131072 in the environment saves memory.
 """
 
 import ctypes
@@ -15,8 +15,9 @@ import sys
 import torch
 from torch import nn
 
-from fedbeyond import _memory, tree
+from fedbeyond import tree
 from fedbeyond.classifier import Task, read
+from fedbeyond.engine.allocator import keep_freed_memory
 from fedbeyond.engine.gate import Gate
 from fedbeyond.engine.rounds import play, start
 from fedbeyond.engine.simulator import Simulator
@@ -54,30 +55,28 @@ def warm_up(task: Task) -> None:
 
 def main(clients: int, rounds: int = 2) -> None:
     torch.set_num_threads(1)
-    _memory.keep_freed_memory()
+    keep_freed_memory()
     torch.manual_seed(0)
     data = {"train": (torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8), torch.tensor([0, 1]))}
     task = Task(("cat", "dog"), (3, 16, 16), resnet18())
-    with _memory.low_memory():
-        warm_up(task)
+    warm_up(task)
     before = now()
     method = registry.build("fedavg")
     nets = networks(method, task, 0, "cpu")
     sites = [Site(f"site-{number:03}", data, nets, batch_size=2) for number in range(clients)]
     federation = Simulator(method.client, sites)
-    with _memory.low_memory():  # as in Assembly.initial_models
-        begin = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
+    begin = {name: tree.to("cpu", read(nets[name])) for name in method.shared}
     size, state = tree.size(begin), start(method, federation.clients, begin)
     gate = Gate(method.sends, tree.to("meta", begin), {site.name: site.size for site in sites})
     del begin
     for number in range(rounds):
         state, _ = play(method, state, Round(number, rounds, federation.clients, federation.clients), federation, gate)
-    told = {
+    measured = {
         "clients": clients,
         "model_mb": round(size / 1e6, 1),
         "models_above_the_data": round((most() - before) / size, 2),
     }
-    print(json.dumps(told))
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ import task
 import torch
 from torch import Tensor
 
-from fedbeyond import _memory, tree
+from fedbeyond import tree
 from fedbeyond.classifier import read
 from fedbeyond.data.datasets._folder import folder as read_folder
 from fedbeyond.data.partition.assignment import all_rows, select_rows
+from fedbeyond.engine.allocator import keep_freed_memory
 from fedbeyond.engine.gate import Gate
 from fedbeyond.engine.protocol import Engine
 from fedbeyond.engine.rounds import play, start
@@ -61,7 +62,7 @@ def engine(cell: task.Cell, method: Method, sites: list[Site]) -> Engine:
 
 def main() -> None:
     cell, folder = task.given()
-    _memory.keep_freed_memory()  # as every command does, and lays networks out as below
+    keep_freed_memory()  # as every command does, and lays networks out as below
     clock, nets = task.Clock(folder), {"model": task.network(cell).to(memory_format=torch.channels_last)}
     method = replace(build("fedavg", optimizer=sgd(lr=cell.lr)), sampler=partial(ordered, cell))
     sites = [

@@ -10,11 +10,9 @@ from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle as Hook
 
 from . import timer
-from ._memory import allocate, copied
-from ._precision import autocast_for, to_float32
 from .errors import ConfigError
 from .images import Images, Split, pixels
-from .tree import Tree
+from .tree import Tree, contiguous_copy
 
 
 class Task(NamedTuple):
@@ -125,8 +123,8 @@ def read(net: nn.Module) -> Tree:
     """Copy a network's parameters and buffers into a tree."""
     with timer.section("models in and out"):
         return {
-            "params": {name: copied(param) for name, param in net.named_parameters()},
-            "buffers": {name: copied(buffer) for name, buffer in net.named_buffers()},
+            "params": {name: contiguous_copy(param) for name, param in net.named_parameters()},
+            "buffers": {name: contiguous_copy(buffer) for name, buffer in net.named_buffers()},
         }
 
 
@@ -142,29 +140,6 @@ def _empty(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-def move_out(net: nn.Module) -> Tree:
-    """Return the same tree as `read`, but free each parameter of the network after copying it.
-
-    The largest parameters go first, each into memory freed by an earlier one, so there are never two full copies. Until
-    the network is written again its parameters read NaN and cannot be changed.
-    """
-    params = dict(net.named_parameters())
-    with timer.section("models in and out"), torch.no_grad():
-        moved: dict[str, Tensor] = {}
-        for name, param in sorted(params.items(), key=lambda item: -item[1].numel()):
-            moved[name] = copied(param)
-            param.strides = param.stride()  # type: ignore[attr-defined]  # restored by `write`
-            param.data = torch.full((), torch.nan, dtype=param.dtype, device=param.device).expand(param.shape)
-        buffers = {name: copied(buffer) for name, buffer in net.named_buffers()}
-    return {"params": {name: moved[name] for name in params}, "buffers": buffers}
-
-
-def _reallocate(param: Tensor) -> None:
-    """Allocate memory again for a parameter that `move_out` has freed."""
-    if strides := vars(param).pop("strides", None):
-        param.data = allocate(param, strides)
-
-
 @torch.no_grad()
 def write(net: nn.Module, state: Tree) -> nn.Module:
     """Copy the parameters and buffers of `state` into a network of the same shape, and return the network."""
@@ -173,8 +148,6 @@ def write(net: nn.Module, state: Tree) -> nn.Module:
             raise ValueError(f"the network's {kind} differ from the tree's: {tensors.keys() ^ state[kind].keys()}")
         if tensors:
             with timer.section("models in and out"):
-                for tensor in tensors.values():
-                    _reallocate(tensor)
                 torch._foreach_copy_(list(tensors.values()), [state[kind][name] for name in tensors])
     return net
 
@@ -189,8 +162,8 @@ def logits(net: nn.Module, images: Images) -> Tensor:
     """Compute a network's logits for images, batch by batch, in evaluation mode."""
     device = next(net.parameters()).device
     net.eval()
-    with timer.section("evaluation"), autocast_for(device.type, net):
-        return torch.cat([to_float32(net(pixels(x.to(device)))).cpu() for x in images.split(eval_batch_size(device))])
+    with timer.section("evaluation"):
+        return torch.cat([net(pixels(x.to(device))).cpu() for x in images.split(eval_batch_size(device))])
 
 
 def measure(net: nn.Module, split: Split) -> dict[str, Tensor]:

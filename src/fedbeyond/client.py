@@ -6,17 +6,15 @@ from functools import cached_property, partial, reduce
 from itertools import count
 from operator import add
 from typing import NamedTuple
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from . import _memory, timer, tree
-from ._precision import autocast_for, to_float32, uses_bfloat16
+from . import timer, tree
 from .batch import Batch
-from .classifier import move_out, read, statistics_kept, write
+from .classifier import read, statistics_kept, write
 from .errors import FederationError
-from .optimizers import Optimizer, plain_sgd, separable, step_during_backward
+from .optimizers import Optimizer, plain_sgd
 from .server import Envelope, Reply, Request
 from .site import Site, forked_rng
 from .tree import Tree
@@ -55,15 +53,19 @@ def answer(
         received, previous = request.body, state["private"]
         if site.device != "cpu":
             received, previous = tree.to(site.device, received), tree.to(site.device, previous)
-        with autocast_for(site.device, *site.nets.values()):
+        with site.autocast():
             body, private = client.handlers[request.kind](site, received, previous)
-        if uses_bfloat16(*site.nets.values()):
-            body, private = to_float32(body), to_float32(private)
+        if site.mixed_precision:
+            body, private = tree.map(_to_float32, body), tree.map(_to_float32, private)
         if site.device != "cpu":
             body, private = tree.to("cpu", body), tree.to("cpu", private)
     state["pending"] = {"private": private, "ticket": torch.tensor(envelope.ticket)}
     sent = client.postprocess(site, envelope.round, request, body) if client.postprocess else body
     return Reply(site.name, sent, site.size), state
+
+
+def _to_float32(leaf: Tensor) -> Tensor:
+    return leaf.float() if leaf.dtype == torch.bfloat16 else leaf
 
 
 def commit(client: Client, site: Site, client_state: ClientState, envelope: Envelope) -> ClientState:
@@ -158,7 +160,6 @@ class Local:
         self.along = {name: write(site.nets[name], (private | received)[name]).train() for name in along}
         trained = [param for net in (self.net, *self.along.values()) for param in net.parameters()]
         self.optimizer, self.steps = make_optimizer(optimizer, trained, site), 0
-        self.lean = False  # True: save memory for gradients and model copies
 
     @cached_property
     def params(self) -> Tree:
@@ -172,7 +173,6 @@ class Local:
 
 
 Term = Callable[[Local, Batch], Tensor]
-SEPARABLE: WeakSet[Term] = WeakSet()  # terms whose backward pass allows parameters to be updated one by one
 
 
 def no_state(site: Site) -> Tree:
@@ -184,8 +184,7 @@ def upload(local: Local) -> tuple[Tree, Tree]:
     """Send the model and the shared `along` networks; keep private state and the other `along` networks."""
     trained = {name: read(net) for name, net in local.along.items()}
     shared = {name: state for name, state in trained.items() if name in local.received}
-    model = move_out(local.net) if local.lean else read(local.net)
-    return {"model": model} | shared, local.private | {n: t for n, t in trained.items() if n not in shared}
+    return {"model": read(local.net)} | shared, local.private | {n: t for n, t in trained.items() if n not in shared}
 
 
 def gradient(local: Local, term: Term) -> Tree:
@@ -195,7 +194,7 @@ def gradient(local: Local, term: Term) -> Tree:
     parameters first.
     """
     write(local.net, local.received["model"] | {"params": local.start})
-    average = tree.Mean(_memory.copied)
+    average = tree.Mean()
     with statistics_kept(local.net):
         for batch in local.site.batches(1):
             with timer.section("forward"):
@@ -226,12 +225,9 @@ def training(
         def loss(batch: Batch) -> Tensor:
             return reduce(add, [term(local, batch) for term in terms])
 
-        if _memory.active and not site.keeps_gradients:
-            local.lean = separable(local.optimizer) and all(term in SEPARABLE for term in terms)
-        with step_during_backward(local.optimizer) if local.lean else nullcontext():
-            for batch in site.batches(epochs):
-                descend(local.optimizer, partial(loss, batch), local.net, *local.along.values())
-                local.steps += 1
+        for batch in site.batches(epochs):
+            descend(local.optimizer, partial(loss, batch), local.net, *local.along.values())
+            local.steps += 1
         if not site.keeps_gradients:
             local.optimizer.zero_grad()  # free the gradients before the model is copied
         return finish(local)

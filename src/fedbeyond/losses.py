@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from . import tree
 from .batch import Batch
-from .client import SEPARABLE, Local, Term
+from .client import Local, Term
 
 
 def cross_entropy(smoothing: float = 0.0) -> Term:
@@ -15,7 +15,6 @@ def cross_entropy(smoothing: float = 0.0) -> Term:
         x, y = batch.merged
         return F.cross_entropy(local.net(x), y, label_smoothing=smoothing)
 
-    SEPARABLE.add(term)
     return term
 
 
@@ -26,5 +25,4 @@ def proximal(mu: float) -> Term:
         drift = tree.sub(local.params, local.start)
         return mu / 2 * tree.dot(drift, drift)
 
-    SEPARABLE.add(term)
     return term

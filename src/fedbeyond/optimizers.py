@@ -2,10 +2,9 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -81,38 +80,6 @@ def _sam_step(optimizer: torch.optim.Optimizer, step: Callable[[], object], clos
 
 
 plain_sgd = sgd()
-
-
-def separable(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a step evaluates the loss once and updates each parameter from its own gradient alone."""
-    return type(optimizer) in (SGD, ADAM) and "step" not in vars(optimizer)  # SAM replaces `step` on the instance
-
-
-@contextmanager
-def step_during_backward(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Within the block, update each parameter during the backward pass, and free its gradient at once.
-
-    This saves the memory of all gradients. For a `separable` optimizer the steps are bitwise the same.
-    """
-
-    def update(group: dict[str, Any], param: Tensor) -> None:
-        params, group["params"] = group["params"], [param]
-        try:
-            optimizer.step()
-        finally:
-            group["params"] = params
-        param.grad = None
-
-    hooks = [
-        param.register_post_accumulate_grad_hook(partial(update, group))
-        for group in optimizer.param_groups
-        for param in group["params"]
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def constant() -> Schedule:

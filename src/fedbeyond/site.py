@@ -2,13 +2,13 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import timer
-from ._precision import autocast_off
 from .batch import Augment, Batch, Sampler, plain, shuffled
 from .classifier import Networks, measure, write
 from .images import Split, pixels
@@ -47,12 +47,14 @@ class Site:
         rounds: int = 1,
         schedule: Schedule = constant(),  # noqa: B008 (a plain function)
         device: str = "cpu",
+        mixed_precision: bool = False,
         origin: Tensor | None = None,
         secret: bytes = b"",
     ) -> None:
         self.name, self.data, self.nets, self.seed, self.device = name, data, nets, seed, device
         self.augment, self.sampler, self.batch_size, self.epochs = augment, sampler, batch_size, epochs
         self.rounds, self.schedule, self.lr_factor = rounds, schedule, 1.0
+        self.mixed_precision = mixed_precision  # handlers compute products in bfloat16
         self.origin = origin  # domain of each training image, if data of several domains are pooled
         self.secret = secret  # makes the noise of dp unpredictable for others; empty in a simulation
         self.rng = torch.Generator()
@@ -78,6 +80,13 @@ class Site:
             torch.cuda.manual_seed_all(seed)
         return self
 
+    def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
+        """Within the block, compute products in bfloat16, or not, if the run uses mixed precision."""
+        if not self.mixed_precision:
+            return nullcontext()
+        kind = torch.device(self.device).type
+        return torch.autocast(kind, torch.bfloat16, enabled, cache_enabled=False)  # no cache: parameters change inside
+
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
         """Yield batches of training images, sampled and augmented."""
         x, y = self.data["train"]
@@ -86,7 +95,7 @@ class Site:
                 batch = Batch(pixels(x[index].to(self.device)), y[index].to(self.device))
                 if self.origin is not None:
                     batch = batch._replace(origin=self.origin[index].to(self.device))
-            with timer.section("augmentation"), autocast_off(self.device):
+            with timer.section("augmentation"), self.autocast(False):
                 batch = self.augment(batch, self.rng)
             yield batch
 

@@ -186,7 +186,7 @@ def test_good_replies_pass_sorted_by_client_with_their_ledger():
 def test_what_a_refused_reply_carried_out_is_in_the_ledger_too():
     leaky = GOOD["east"]._replace(body=GOOD["east"].body | {"faces": torch.ones(100)})
     verdict = GATE.admit(REQUEST, {**GOOD, "east": leaky})
-    assert ("east", "train", "faces", "undeclared", 400) in verdict.ledger
+    assert ("east", "train", "faces", "undeclared", 100, 400) in verdict.ledger
 
 
 def test_a_stranger_is_not_heard():

@@ -359,26 +359,6 @@ def test_looking_for_levels_changes_nothing_in_a_network():
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in sites["east"].nets["model"].modules())
 
 
-def test_what_passes_switch_in_the_whole_process_is_as_before_while_they_wait(monkeypatch):
-    """As under bfloat16 on a processor for which oneDNN knows none."""
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    sites, model = three_sites()
-    sites["east"].nets["model"].autocast = True
-    switched = torch.backends.mkldnn.enabled
-    passes = SuspendedPasses(sites)
-
-    def measure(request, number):
-        answers = passes.measure(request, number)
-        assert torch.backends.mkldnn.enabled == switched
-        return answers
-
-    anew(sites, model, measure=measure)
-    begun = Pass(sites["east"].nets["model"], sites["east"].clean())
-    begun.advance({})
-    begun.close()
-    assert torch.backends.mkldnn.enabled == switched
-
-
 def test_a_network_that_ends_the_process_is_not_waited_for():
     class Ending(nn.Module):
         def __init__(self):

@@ -25,7 +25,7 @@ missing = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not instal
 
 def needs_ray(test: Callable[..., None]) -> Callable[..., None]:
     """Where Ray is kept waiting for long it gives itself up, and ends the process that began it: not beside others."""
-    return pytest.mark.loopback(missing(test))
+    return pytest.mark.loopback(pytest.mark.slow(missing(test)))
 
 
 FILES = ("results.jsonl", "checkpoint.safetensors", "best.safetensors", "config.json", "machine.json", "done")

@@ -19,7 +19,6 @@ from fedbeyond.experiment.config import parse
 from fedbeyond.export import onnx_file
 from fedbeyond.export.export import CARD, Exported, digest, export
 from fedbeyond.export.predict import predict
-from fedbeyond.images import pixels
 from fedbeyond.networks import _vit
 from fedbeyond.networks._mobilenet import Inverted
 from fedbeyond.networks._resnet import Basic
@@ -151,17 +150,6 @@ def test_missing_packages_are_told_before_anything_is_read(tmp_path, monkeypatch
     monkeypatch.setattr(onnx_file, "PACKAGES", ("onnx", "no_such_package"))
     with pytest.raises(ConfigError, match=r"--onnx needs no_such_package; pip install 'fedbeyond\[onnx\]'"):
         export(tmp_path / "nowhere", tmp_path / "model", onnx=True)
-
-
-def test_a_model_trained_in_bfloat16_is_exported_in_float32(run, tmp_path):
-    config = run[1]
-    halved = parse({**config.identity(), "train": {**config.identity()["train"], "precision": "bfloat16"}})
-    list(runner.run(runner.prepare(halved), tmp_path / "run"))
-    exported = Exported(export(tmp_path / "run", tmp_path / "model", onnx=True))
-    x = runner.prepare(config).unseen["sketch"][0][:8]
-    with torch.no_grad():
-        want = (exported.net(pixels(x)) / exported.card["temperature"]).softmax(1)
-    assert want.dtype == torch.float32 and torch.equal(exported.probabilities(x), want)
 
 
 def test_a_card_of_a_version_with_other_options_of_training_can_be_used(model, tmp_path):

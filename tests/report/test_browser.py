@@ -20,6 +20,7 @@ from fedbeyond.report.write import write_report
 from support.paths import ROOT
 from support.watched import begin, held, plan, play, serving
 
+pytestmark = pytest.mark.slow
 RESULTS = ROOT / "benchmarks" / "results" / "styles.jsonl"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SWITCHES = (

@@ -67,6 +67,13 @@ PRESETS = [
 ]
 
 
+def combined(names):
+    """Combinations with representative methods; the others run in `make test-all` only."""
+    for name in names:
+        representative = name.partition("+")[0].partition("(")[0] in REPRESENTATIVE
+        yield name if representative else pytest.param(name, marks=pytest.mark.slow)
+
+
 @cache
 def made(name):
     """What makes a method; the same for all its laws, which then share an undisturbed run."""
@@ -82,6 +89,9 @@ def only_images(wrapper):
 
 IMAGES = [name for name in WRAPPED if only_images(name.rpartition("+")[2]) and not name.startswith("fedavg+")]
 SEALED = [name for name in WRAPPED if name.endswith("+dp") and not name.startswith("fedavg+")]
+# a method of each sort: plain, private state, own sampler, a corrected model, several requests and stored models, own
+# networks, a second network, private layers, gradients of gradients
+REPRESENTATIVE = ("fedavg", "scaffold", "fedsb", "fedgca", "feddag", "fedadg", "moon", "fedbn", "perfedavg")
 QUICK = LAWS | {"fault_tolerant": partial(fault_tolerant, faults=("stalls",))}
 
 
@@ -96,7 +106,7 @@ def test_every_method_differs_from_fedavg(name):
     alive(made(FAINT.get(name, name)))
 
 
-@pytest.mark.parametrize("name", [name for name in WRAPPED if name not in IMAGES + SEALED])
+@pytest.mark.parametrize("name", combined(name for name in WRAPPED if name not in IMAGES + SEALED))
 def test_every_wrapper_over_every_method_obeys_every_law_and_does_something(name):
     """Faults of each sort were tried on the method; here, one whose reply is lost."""
     base = name.rpartition("+")[0]
@@ -104,12 +114,12 @@ def test_every_wrapper_over_every_method_obeys_every_law_and_does_something(name
     check_method(made(FAINT.get(name, name)), [made(base)], rough if base in ROUGH else QUICK)
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("name", combined(IMAGES))
 def test_every_method_sees_other_images_under_the_laws_that_these_could_break(name):
     check_method(made(name), [made(name.rpartition("+")[0])], {"resumable": LAWS["resumable"]})  # and so deterministic
 
 
-@pytest.mark.parametrize("name", SEALED)
+@pytest.mark.parametrize("name", combined(SEALED))
 def test_every_method_sends_something_else_under_the_laws_that_noise_could_break(name):
     """Noise comes when the method is done; on fedavg it obeys all laws."""
     laws = {law: LAWS[law] for law in ("resumable", "portable", "declared", "summable")}
@@ -133,7 +143,7 @@ def test_what_would_do_nothing_or_cannot_be_done_is_refused(name):
         registry.build(name)
 
 
-@pytest.mark.parametrize("name", [SMALL.get(name, name) for name in PLAIN])
+@pytest.mark.parametrize("name", combined(SMALL.get(name, name) for name in PLAIN))
 def test_every_method_trains_under_sam(name):
     def make():
         return registry.build(name, optimizer=sam(rho=0.5))

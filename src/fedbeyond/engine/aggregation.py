@@ -5,9 +5,7 @@ reply's body is then replaced by the mean. A weighted mean of equal trees is tha
 servers get the same result as with single replies.
 """
 
-from contextlib import nullcontext
-
-from .. import _memory, timer, tree
+from .. import timer, tree
 from ..errors import FederationError
 from ..method import Method
 from ..server import Envelope, Reply, Request, by_size, uniform
@@ -15,7 +13,6 @@ from .gate import Gate, Verdict
 from .protocol import Federation, Streaming
 
 MIN_CLIENTS = 16  # in one request, to fold replies
-LARGE = 2**24  # bytes of a request from which memory matters more than the calls that save it
 
 
 def receive(method: Method, request: Request, envelope: Envelope, federation: Federation, gate: Gate) -> Verdict:
@@ -26,23 +23,20 @@ def receive(method: Method, request: Request, envelope: Envelope, federation: Fe
         replies = federation.ask(request, envelope)
         with timer.section("gate"):
             return gate.admit(request, replies)
-    with _memory.low_memory() if tree.size(request.body) >= LARGE else nullcontext():
-        return _fold(method, request, envelope, federation, gate)
+    return _fold(method, request, envelope, federation, gate)
 
 
 def _fold(method: Method, request: Request, envelope: Envelope, federation: Streaming, gate: Gate) -> Verdict:
     """Receive replies one by one; every admitted reply then holds the mean of all."""
-    mean = tree.Mean(_memory.copied)
+    mean = tree.Mean()
 
     def fold(reply: Reply) -> Reply:
         mean.add(reply.body, reply.weight if method.weighting is by_size else 1.0)
-        if _memory.active:
-            _memory.release()
         return reply._replace(body={})
 
     verdict = gate.admit(request, federation.stream(request, envelope), fold)
     if len(verdict.replies) < mean.count:  # one was folded before its peers showed that it is implausible
-        mean = tree.Mean(_memory.copied)
+        mean = tree.Mean()
         admitted = request._replace(to=tuple(reply.client for reply in verdict.replies))
         # a reply depends on the request alone, so the same replies come again
         for client, reply in federation.stream(admitted, envelope):

@@ -1,31 +1,31 @@
 """Count the floating-point operations that sites need for their replies, with torch's own formulas.
 
-torch's FlopCounterMode also tracks modules, which doubles the time of a round with small networks. This counter uses
-its formulas only, and runs every operation unchanged: results are equal to the bit.
+Every operation runs unchanged: results are equal to the bit. Counting slows training, so the work on a batch is counted
+once for each kind of request and size of batch, and added for all other batches of that size.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from .. import tree
-from ..server import Envelope, Failure, Reply, Request
-
-aten = torch.ops.aten
-PRODUCTS = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution, aten.convolution_backward}
+from ..batch import Batch
+from ..site import Site
 
 
 class FlopCounter(TorchDispatchMode):
-    """Counts multiplications and additions of matrix products, convolutions and attention, and nothing else."""
+    """Counts multiplications and additions of matrix products, convolutions and attention, and nothing else.
+
+    torch's FlopCounterMode also tracks modules, which is slower. This counter uses its formulas only.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.total, self.formulas = 0, FlopCounterMode(display=False).flop_registry
-        self.known: dict[Any, int] = {}
+        self.total, self.active, self.formulas = 0, False, FlopCounterMode(display=False).flop_registry
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -33,49 +33,48 @@ class FlopCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        formula = self.formulas.get(func._overloadpacket)
-        if formula:
-            self.total += self._count(formula, func, args, kwargs or {}, out)
+        if formula := self.formulas.get(func._overloadpacket):
+            self.total += int(formula(*args, **(kwargs or {}), out_val=out))
         return out
 
-    def _count(self, formula: Any, func: Any, args: Any, kwargs: Any, out: Any) -> int:
-        """Count one operation; counts that depend on shapes alone are cached, as formulas are slow."""
-        if kwargs or func._overloadpacket not in PRODUCTS:
-            return int(formula(*args, **kwargs, out_val=out))
-        key = (func, *(tuple(one) if isinstance(one, list) else getattr(one, "shape", one) for one in args))
-        if key not in self.known:
-            self.known[key] = int(formula(*args, out_val=out))
-        return self.known[key]
+    def switch(self, active: bool) -> None:
+        """Count from here on, or stop counting."""
+        if active != self.active:
+            self.active = active
+            self.__enter__() if active else self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
-class Countable(Protocol):
-    """A federation that can count the operations of its sites' replies."""
+class Flops:
+    """The operations of each site's replies, counted while `active`."""
 
-    @property
-    def clients(self) -> tuple[str, ...]: ...
+    def __init__(self) -> None:
+        self.active = False
+        self.by_site: Counter[str] = Counter()
+        self.by_batch: dict[tuple[str, int, int], int] = {}  # (kind of request, its n-th loop, size) -> of one batch
 
-    def ask_counting(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply | Failure, int]]:
-        """Yield the replies in the order of the request, each with its operations."""
+    @contextmanager
+    def count(self, site: Site, kind: str) -> Iterator[None]:
+        """Within the block, count the operations of a site that handles a request of this kind."""
+        if not self.active:
+            yield
+            return
+        counter, loops, batches = FlopCounter(), count(), site.batches
 
+        def sampled(epochs: int | None = None) -> Iterator[Batch]:
+            loop = next(loops)
+            for batch in batches(epochs):  # augmentation is always counted
+                key, before = (kind, loop, len(batch.y)), counter.total
+                counter.switch(key not in self.by_batch)
+                yield batch
+                counter.switch(True)
+                self.by_batch.setdefault(key, counter.total - before)
+                counter.total = before + self.by_batch[key]
 
-class CountingEngine:
-    """A local federation that counts what its sites compute and send."""
-
-    def __init__(self, federation: Countable) -> None:
-        self.federation = federation
-        self.flops: Counter[str] = Counter()
-        self.sent: Counter[str] = Counter()  # numbers in replies
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        return self.federation.clients
-
-    def ask(self, request: Request, envelope: Envelope) -> Mapping[str, Reply | Failure]:
-        return dict(self.stream(request, envelope))
-
-    def stream(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply | Failure]]:
-        for name, reply, flops in self.federation.ask_counting(request, envelope):
-            self.flops[name] += flops
-            if isinstance(reply, Reply):
-                self.sent[name] += sum(leaf.numel() for leaf in tree.leaves(reply.body))
-            yield name, reply
+        site.batches = sampled  # type: ignore[method-assign]
+        counter.switch(True)
+        try:
+            yield
+        finally:
+            counter.switch(False)
+            del site.batches
+            self.by_site[site.name] += counter.total

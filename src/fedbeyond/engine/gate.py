@@ -31,6 +31,7 @@ class LedgerEntry(NamedTuple):
     request: str
     name: str
     kind: str
+    numbers: int
     bytes: int
 
 
@@ -107,7 +108,7 @@ class Gate:
         declared = self.sends.get(kind, {})
         for name, part in reply.body.items() if isinstance(reply.body, dict) else [("body", reply.body)]:
             what = declared[name].kind if name in declared else "undeclared"
-            yield LedgerEntry(client, kind, str(name), what, _bytes(part))
+            yield LedgerEntry(client, kind, str(name), what, *_extent(part))
 
     def _ensure_quorum(self, request: Request, usable: int, rejected: list[Failure]) -> None:
         asked = len(request.to)
@@ -124,16 +125,16 @@ class Gate:
             ) from next((failure.error for failure in rejected if failure.error), None)
 
 
-def _bytes(node: Any) -> int:
-    """Return the bytes of a reply, however malformed or deep it is."""
-    total, todo = 0, [node]
+def _extent(node: Any) -> tuple[int, int]:
+    """Return how many numbers and bytes a reply has, however malformed or deep it is."""
+    numbers, size, todo = 0, 0, [node]
     while todo:
         node = todo.pop()
         if isinstance(node, dict):
             todo += node.values()
         elif isinstance(node, Tensor):
-            total += node.numel() * node.element_size()
-    return total
+            numbers, size = numbers + node.numel(), size + node.numel() * node.element_size()
+    return numbers, size
 
 
 def _differences(given: Any, expected: Any, path: str) -> Iterator[str]:

@@ -24,18 +24,6 @@ class Streaming(Protocol):
         """Yield the reply of each client, in the order of the request."""
 
 
-class Counting(Federation, Protocol):
-    """A federation that counts what its sites compute and send."""
-
-    @property
-    def flops(self) -> Mapping[str, int]:
-        """The floating-point operations of each site."""
-
-    @property
-    def sent(self) -> Mapping[str, int]:
-        """The numbers in the replies of each site."""
-
-
 class Engine(Federation, Protocol):
     """A federation that can run whole experiments: it also knows its sites and manages their private state."""
 
@@ -67,8 +55,8 @@ class Engine(Federation, Protocol):
     def measure(self, request: Request, number: int) -> Mapping[str, Reply | Failure]:
         """Request moments of a model's BatchNorm layers after a round; private states do not change."""
 
-    def counting(self) -> "Counting | None":
-        """Return the same federation with a count of operations; None if the sites do not report them."""
+    def count_flops(self) -> Mapping[str, int]:
+        """Count operations from here on; return the count of each site, empty if sites do not report theirs."""
 
     def close(self) -> None:
         """Release what is needed only while a run is running."""

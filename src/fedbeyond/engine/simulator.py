@@ -1,12 +1,12 @@
 """The simulator: an engine whose sites run one after the other in this process."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ..client import Client, answer, enrol, private_bytes, without_rollback
 from ..server import Envelope, Failure, Reply, Request
 from ..site import Site
 from ..tree import Tree
-from .flops import CountingEngine, FlopCounter
+from .flops import Flops
 from .reestimation import SuspendedPasses
 
 
@@ -17,7 +17,7 @@ class Simulator:
 
     def __init__(self, client: Client, sites: list[Site]) -> None:
         self.client, self.sites = client, {site.name: site for site in sorted(sites, key=lambda s: s.name)}
-        self.passes = SuspendedPasses(self.sites)
+        self.passes, self.flops = SuspendedPasses(self.sites), Flops()
         self._states: dict[str, Tree] | None = None
 
     @property
@@ -61,8 +61,9 @@ class Simulator:
     def measure(self, request: Request, number: int) -> dict[str, Reply | Failure]:
         return self.passes.measure(request, number)
 
-    def counting(self) -> CountingEngine:
-        return CountingEngine(self)
+    def count_flops(self) -> Mapping[str, int]:
+        self.flops.active = True
+        return self.flops.by_site
 
     def close(self) -> None:
         self.passes.close()
@@ -74,17 +75,11 @@ class Simulator:
         """Yield replies one by one, so that the caller need not keep them."""
         return ((name, self._answer(name, request, envelope)) for name in request.to)
 
-    def ask_counting(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply | Failure, int]]:
-        """Yield replies one by one, each with the operations that it took."""
-        for name in request.to:
-            with FlopCounter() as counter:
-                reply = self._answer(name, request, envelope)
-            yield name, reply, counter.total
-
     def _answer(self, name: str, request: Request, envelope: Envelope) -> Reply | Failure:
-        states = self.client_states
+        states, site = self.client_states, self.sites[name]
         try:
-            reply, states[name] = answer(self.client, self.sites[name], states[name], request, envelope)
+            with self.flops.count(site, request.kind):
+                reply, states[name] = answer(self.client, site, states[name], request, envelope)
         except Exception as error:  # a site that raises gives no reply, as over a network
             return Failure(name, f"{type(error).__name__}: {error}", error)
         return reply

@@ -6,7 +6,6 @@ Results are equal to those of the simulator with one thread, bit for bit.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,11 +18,10 @@ from ..evaluation.evaluators import Evaluation, Evaluator, Models, Splits, colle
 from ..server import Envelope, Failure, Reply, Request
 from ..site import Site
 from ..tree import Tree
-from .flops import CountingEngine, FlopCounter
 from .process_pool import Notes, ProcessPool
 from .simulator import Simulator
 
-Answered = tuple[str, Reply | Failure, int]  # the client, its reply, and the operations it took
+Answered = tuple[str, Reply | Failure]
 
 
 def in_order(answers: Iterator[Answered], names: Sequence[str]) -> Iterator[Answered]:
@@ -73,34 +71,29 @@ class Workers:
         """Give the largest remaining site to the next free worker, so that the last one to finish is small."""
         sizes = self.here.sizes
         order = sorted(request.to, key=lambda name: (-sizes.get(name, 0), name))
-        answers = {name: found for name, found, _ in self._spread(request, envelope, order)}
+        answers = dict(self._spread(request, envelope, order))
         return {name: answers[name] for name in request.to}
 
     def stream(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply | Failure]]:
         """Yield replies one by one, in the order of the request."""
-        return ((name, found) for name, found, _ in in_order(self._spread(request, envelope, request.to), request.to))
+        return in_order(self._spread(request, envelope, request.to), request.to)
 
-    def ask_counting(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply | Failure, int]]:
-        """Yield replies one by one, each with the operations that it took."""
-        return in_order(self._spread(request, envelope, request.to, count=True), request.to)
-
-    def _spread(
-        self, request: Request, envelope: Envelope, order: Sequence[str], count: bool = False
-    ) -> Iterator[Answered]:
+    def _spread(self, request: Request, envelope: Envelope, order: Sequence[str]) -> Iterator[Answered]:
         """Yield replies as they arrive; each site is given to the next free worker."""
-        client_states = self.here.client_states
-        common = {"do": "answer", "kind": request.kind, "count": count}
+        client_states, flops = self.here.client_states, self.here.flops
+        common = {"do": "answer", "kind": request.kind, "count": flops.active}
         tasks = (
             (common | {"site": name, "envelope": envelope.to_dict(name)}, client_states.get(name, {})) for name in order
         )
         for number, notes, result in self.pool.run(request.body, tasks):
             name = order[number]
             if isinstance(notes, str):
-                yield name, Failure(name, notes), 0
+                yield name, Failure(name, notes)
                 continue
             result = tree.map(torch.clone, result)
             client_states[name] = result["state"]
-            yield name, Reply(notes["client"], result["body"], notes["weight"]), notes["flops"]
+            flops.by_site[name] += notes["flops"]
+            yield name, Reply(notes["client"], result["body"], notes["weight"])
 
     def measure(self, request: Request, number: int) -> dict[str, Reply | Failure]:
         """Measure in this process: a forward pass that is suspended between layers cannot wait in a shared worker."""
@@ -121,8 +114,8 @@ class Workers:
 
         return evaluate
 
-    def counting(self) -> CountingEngine:
-        return CountingEngine(self)
+    def count_flops(self) -> Mapping[str, int]:
+        return self.here.count_flops()
 
     def close(self) -> None:
         """End the processes; further work starts new ones."""
@@ -152,7 +145,9 @@ class Workers:
         site = self.here.sites[name]
         request = Request(notes["kind"], common, (name,))
         envelope = Envelope.from_dict(notes["envelope"])
-        with FlopCounter() if notes["count"] else nullcontext() as counter:
+        flops = self.here.flops  # of this process
+        flops.active, before = notes["count"], flops.by_site[name]
+        with flops.count(site, request.kind):
             reply, client_state = answer(self.here.client, site, own, request, envelope)
-        answered = {"client": reply.client, "weight": reply.weight, "flops": counter.total if counter else 0}
+        answered = {"client": reply.client, "weight": reply.weight, "flops": flops.by_site[name] - before}
         return answered, {"body": reply.body, "state": client_state}

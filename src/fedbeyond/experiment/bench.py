@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import _memory
 from .._io import storage_errors, write
 from .._progress import Meter
+from ..engine import allocator
 from ..errors import BusyError, ConfigError, FedbeyondError, FederationError, StorageError
 from ..evaluation import cautions
 from ..evaluation.rules import RULES, unseen
@@ -270,7 +270,7 @@ def configure_torch(device: str, threads: int, workers: int = 1) -> str:
         raise ConfigError(f"{workers} workers have one thread each; leave out --threads {threads} or --workers")
     torch.set_num_threads(threads or os.cpu_count() or 1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    _memory.keep_freed_memory()
+    allocator.keep_freed_memory()
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from .. import _memory, spec, tree
-from .._precision import in_bfloat16
+from .. import spec, tree
 from ..batch import chain
 from ..classifier import Classifier, Networks, Task, for_images, read, shapes_of
 from ..data.datasets.drawing import DOMAINS
@@ -55,8 +54,7 @@ class Assembly:
     def initial_models(self) -> Tree:
         """Return the models that the server starts with; the networks are built again if they have been trained."""
         nets = networks(self.method, self.task, self.config.seed, "cpu") if self.trained else self.nets
-        with _memory.low_memory():
-            return {name: tree.to("cpu", read(nets[name])) for name in self.method.shared}
+        return {name: tree.to("cpu", read(nets[name])) for name in self.method.shared}
 
 
 def assemble(
@@ -91,7 +89,7 @@ def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
         with torch.device("meta"):
             return method.networks(task)
     layout = {"memory_format": torch.channels_last}  # faster on CPUs too
-    with forked_rng(), _memory.low_memory():  # they stay as long as the run
+    with forked_rng():
         torch.default_generator.manual_seed(derive(seed, "networks"))  # networks are initialised on the CPU
         try:
             nets = method.networks(task)
@@ -99,8 +97,6 @@ def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
             weights.forget()
         for net in nets.values():
             net.to(device, **layout)  # type: ignore[call-overload]
-            for param in net.parameters():
-                param.data = _memory.allocate(param, param.stride()).copy_(param.data)
     return nets
 
 
@@ -112,10 +108,8 @@ def build_method(config: Config) -> Method:
 
 
 def with_train_options(method: Method, train: Train) -> Method:
-    """Apply the run's BatchNorm policy, precision and image transform to a method."""
+    """Apply the run's BatchNorm policy and image transform to a method."""
     method = batchnorm.POLICIES[train.batchnorm](method)
-    if train.precision == "bfloat16":
-        method = replace(method, networks=in_bfloat16(method.networks))
     if train.transform == "none":
         return method
     transform = registry.make_one("transforms", train.transform)
@@ -125,10 +119,16 @@ def with_train_options(method: Method, train: Train) -> Method:
 
 def site_options(config: Config, method: Method, device: str) -> dict[str, Any]:
     """Return the arguments of a Site besides its name, its data and its networks."""
-    train = config.train
+    train, mixed_precision = config.train, config.train.precision == "bfloat16"
+    if mixed_precision and torch.device(device).type != "cuda":
+        raise ConfigError(
+            f"train.precision = bfloat16 needs a GPU (CUDA), and the device here is {device}; use --device cuda, or "
+            "leave the option out"
+        )
     options: dict[str, Any] = {"batch_size": train.batch_size, "epochs": train.epochs, "rounds": train.rounds}
     options |= {"schedule": registry.make_one("schedules", train.schedule)}
-    return options | {"augment": method.augment, "sampler": method.sampler, "seed": config.seed, "device": device}
+    options |= {"augment": method.augment, "sampler": method.sampler, "seed": config.seed}
+    return options | {"device": device, "mixed_precision": mixed_precision}
 
 
 @lru_cache(maxsize=2)

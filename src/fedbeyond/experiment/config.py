@@ -79,7 +79,7 @@ class Train:
     quorum: Count | None = None  # None: all but one, at least two
     transform: Choice = "none"  # of training images, before the method's own
     batchnorm: Literal["average", "reestimate", "local", "frozen"] = "reestimate"
-    precision: Literal["float32", "bfloat16"] = "float32"  # of products; what is stored and sent is float32
+    precision: Literal["float32", "bfloat16"] = "float32"  # of products in training; bfloat16 needs a GPU
     target_part: Literal["whole", "test"] = "whole"  # of the unseen domain; test: the official test part
     mixing: Annotated[float, Field(ge=0, le=1)] = 0.0  # 0: one domain a client; 1: an even mix of all
     disjoint: Literal["groups"] | None = None  # images of a patient, case or slide stay together

@@ -74,7 +74,7 @@ def prepare(config: Config, device: str = "cpu", workers: int = 1) -> Experiment
     shape = tuple(next(iter(unseen.values()))[0].shape[1:])
     own_device = "cpu" if workers > 1 else device  # each worker uses a device of its own; this process must not
     assembly = assemble(config, data.classes, shape, sources, own_device, method=method)
-    options = site_options(config, method, own_device)
+    options = site_options(config, method, device) | {"device": own_device}
     validation = {name: split["val"] for name, split in splits.items()}
     if method.pooled:
         pooled, origin = pool(splits, client_domains)

@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -67,14 +68,17 @@ def rounds(
         clients = participants(engine.clients, config.train.clients_per_round, config.seed, number)
         now = Round(number, total, clients, engine.clients, config.seed, config.digest(), store)
         # operations are counted in the last round, when warm-ups are over; remote sites do not report theirs
-        counting = engine.counting() if number + 1 == total else None
-        state, round_log = play(experiment.method, state, now, counting or engine, experiment.gate)
+        flops = engine.count_flops() if number + 1 == total else {}
+        state, round_log = play(experiment.method, state, now, engine, experiment.gate)
+        sent = Counter[str]()  # numbers in replies
+        for entry in round_log["ledger"]:
+            sent[entry.client] += entry.numbers
         line, model = describe_round(experiment, now, state, round_log)
         results.append(folder / RESULTS, line)  # before the checkpoint: a line without one is trimmed and made again
         times: Line = {"round": number, "seconds": round(time.perf_counter() - began, 4)}
-        if counting:
+        if flops:
             parameters = sum(param.numel() for param in experiment.nets["model"].parameters())
-            times |= {"parameters": parameters, "sent": dict(counting.sent), "flops": dict(counting.flops)}
+            times |= {"parameters": parameters, "sent": sent, "flops": dict(sorted(flops.items()))}
         results.append(folder / TIMES, {key: line[key] for key in ("method", "target", "seed")} | times)
         finished.append(line)
         if "scores" in line and select_round(finished, CRITERIA[config.train.select]) is line:

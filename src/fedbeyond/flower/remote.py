@@ -62,8 +62,9 @@ class RemoteEngine:
     def restore(self, saved: Tree) -> None:
         """Do nothing: a site continues from the reply that the envelope names as accepted."""
 
-    def counting(self) -> None:
-        """Return None: sites do not report their operations."""
+    def count_flops(self) -> dict[str, int]:
+        """Return no counts: sites do not report their operations."""
+        return {}
 
     def close(self) -> None:
         """Do nothing: sites keep running."""

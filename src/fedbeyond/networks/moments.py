@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from .._precision import autocast_for
 from ..classifier import batchnorm_layers
 from ..site import forked_rng
 from ..tree import Tree
@@ -146,7 +145,7 @@ def measure_layers(net: nn.Module, x: Tensor, known: Tree, wanted: Sequence[str]
         if len(measured) == len(wanted):
             raise _Reached
 
-    with _before({name: layers[name] for name in wanted}, measure), autocast_for(x.device.type, net):
+    with _before({name: layers[name] for name in wanted}, measure):
         try:
             net(x)
         except _Reached:
@@ -188,22 +187,16 @@ class Pass:
             self._thread.join()
 
     def _continue(self) -> None:
-        # precision flags are global to the process: restore them while the thread waits
-        with autocast_for(self.x.device.type, self.net):
-            if self._thread.ident is None:
-                self._thread.start()
-            else:
-                self._resume.release()
-            self._stopped.acquire()
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._resume.release()
+        self._stopped.acquire()
 
     def _run(self) -> None:
         try:
             torch.set_num_threads(torch.get_num_threads())  # a new thread would use as many as there are cores
-            with (
-                torch.no_grad(),
-                _before(tracked_layers(self.net), self._stop),
-                autocast_for(self.x.device.type, self.net),
-            ):
+            with torch.no_grad(), _before(tracked_layers(self.net), self._stop):
                 self.net(self.x)
             self.stopped_at = ("", {})
         except _Reached:
