@@ -1,6 +1,7 @@
 # make demo      compare methods on unseen domains with the data that comes with the package
 # make test      lint, types and tests, in five minutes
 # make test-all  also what takes longer: every combination of methods, drills, a browser, Ray, a proxy; with coverage
+# make wheel     build the wheel, install it in a new environment and use it there
 # make setup     the environment that they need (they call it themselves)
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 COVER =  # options of pytest that measure coverage; set by test-all
 
-.PHONY: setup demo test test-all types federations other-tests slow-federations slow-tests coverage clean
+.PHONY: setup demo test test-all types federations other-tests slow-federations slow-tests coverage wheel clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/ready
@@ -64,6 +65,9 @@ coverage:
 	@echo "lines of src/ that no test ran:"
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
+
+wheel:
+	@PYTHON=$(PYTHON) .ci/wheel
 
 clean:
 	rm -rf $(VENV) runs .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
