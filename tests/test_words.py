@@ -15,7 +15,7 @@ from support import architecture
 from support.paths import ROOT, SOURCE
 
 MODULES = sorted(SOURCE.rglob("*.py"))
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")), *sorted(ROOT.glob("docs/**/*.md"))]
 
 # names, keys and options of DESIGN.md's table that no longer occur in any meaning
 GONE = {
