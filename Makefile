@@ -8,9 +8,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
-COVER =  # options of pytest that measure coverage; set by test-all
+COVER ?=  # options of pytest that measure coverage; set by test-all
 
-.PHONY: setup demo test test-all types federations other-tests slow-federations slow-tests coverage wheel clean
+.PHONY: setup demo test test-all test-rest types federations other-tests slow-federations slow-tests wheel clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/ready
@@ -37,17 +37,20 @@ test: $(VENV)/ready-to-test
 	$(BIN)/lint-imports --no-logo
 	@$(MAKE) --no-print-directory --jobs 3 federations types other-tests  # at once: the first mostly wait, and go first
 
-test-all: COVER = --cov --cov-report=
-test-all: $(VENV)/ready-to-test
+test-all: export COVER = --cov --cov-report=
+test-all:
 	@rm -f .coverage .coverage.*
-	@$(MAKE) --no-print-directory test COVER='$(COVER)'
-	@$(MAKE) --no-print-directory --jobs 2 slow-federations slow-tests COVER='$(COVER)'
-	@$(MAKE) --no-print-directory coverage
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-rest
+
+test-rest: $(VENV)/ready-to-test
+	@$(MAKE) --no-print-directory --jobs 2 slow-federations slow-tests
+	@test -z '$(COVER)' || { $(BIN)/coverage combine --quiet; echo "lines of src/ that no test ran:"; $(BIN)/coverage report; }
 
 types:
 	$(BIN)/mypy
 
-federations slow-federations other-tests slow-tests: export COVERAGE_FILE = .coverage.$@
+federations slow-federations other-tests slow-tests: export COVERAGE_FILE = $(CURDIR)/.coverage.$@
 
 federations:
 	$(BIN)/pytest -m 'loopback and not slow' $(COVER)
@@ -60,11 +63,6 @@ slow-federations:
 
 slow-tests:
 	nice $(BIN)/pytest --numprocesses 2 -m 'not loopback and slow' $(COVER)
-
-coverage:
-	@echo "lines of src/ that no test ran:"
-	@$(BIN)/coverage combine --quiet
-	@$(BIN)/coverage report
 
 wheel:
 	@PYTHON=$(PYTHON) .ci/wheel
