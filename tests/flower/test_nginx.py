@@ -4,6 +4,7 @@ import http.client
 import ssl
 
 import pytest
+import tomli_w
 
 from fedbeyond.errors import FederationError
 from fedbeyond.experiment.config import Config
@@ -48,7 +49,7 @@ def test_through_the_proxy_runs_can_neither_be_listed_nor_started(federation, tm
         tmp_path / "server" / certificates.CA, (federation.folder / "server" / certificates.CA).read_bytes()
     )
     charter = operations.read_federation_config(federation.folder)._replace(bind=federation.proxy)
-    (tmp_path / operations.FEDERATION_FILE).write_text(operations.toml(charter._asdict()))
+    (tmp_path / operations.FEDERATION_FILE).write_text(tomli_w.dumps(charter._asdict()))
     with pytest.raises(FederationError, match="404"):
         operations.flwr(tmp_path, "list", operations.LINK)
     with pytest.raises(FederationError, match="404"):

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
@@ -70,6 +71,14 @@ def test_a_site_is_told_its_name_its_role_and_where_the_server_is(folder):
     own = SiteConfig.parse(tomllib.loads((folder / "sites" / "west" / "site.toml").read_text()))
     assert (own.site, own.role, own.superlink) == ("west", "guest", "link.example.org:9443")
     assert operations.read_federation_config(folder) == CHARTER
+
+
+def test_a_federation_is_read_as_it_was_written_whatever_its_classes_are_called(tmp_path):
+    classes = ("naïve", 'a "b" \\c', "tab\t", "\N{GRINNING FACE}")
+    federation = CHARTER._replace(classes=classes, deadline=0.5)
+    operations.init(tmp_path / "f", federation)
+    assert operations.read_federation_config(tmp_path / "f") == federation
+    assert SiteConfig.parse(operations.site_settings(tmp_path / "f" / "sites" / "west")).classes == classes
 
 
 def test_flower_is_started_with_tls_and_keys_and_without_reports(folder, tmp_path):
@@ -191,7 +200,7 @@ def test_preflight_names_what_is_not_ready_and_what_would_leave(folder, small):
     assert found["key"].ok and found["versions"].ok
     (bundle / "key").chmod(0o644)
     own = {"site": "photo", "superlink": "127.0.0.1:1", "data": "styles(share=0.05)", "folder": "state"}
-    (bundle / "site.toml").write_text(operations.toml(own | {"policy": "policy.toml"}))
+    (bundle / "site.toml").write_text(tomli_w.dumps(own | {"policy": "policy.toml"}))
     (bundle / "policy.toml").write_text('sends = ["parameters", "statistics"]')
     found = look(bundle, Config(method="fedsb", **small))
     assert not found["key"].ok and "chmod 600" in found["key"].text

@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedbeyond.experiment.config import Config
 from fedbeyond.flower.deploy import operations, processes
 from support.commands import fedbeyond, going, remaining, until
@@ -43,7 +45,7 @@ class Federation:
     def agree(self, sites: Sequence[str]) -> None:
         """Let these alone be the federation's sites: the others are there, and nobody asks them."""
         charter = operations.read_federation_config(self.folder)._replace(sites=tuple(sites))
-        (self.folder / operations.FEDERATION_FILE).write_text(operations.toml(charter._asdict()))
+        (self.folder / operations.FEDERATION_FILE).write_text(tomli_w.dumps(charter._asdict()))
 
     def serve(self) -> Any:
         log = self.folder / "serve.txt"

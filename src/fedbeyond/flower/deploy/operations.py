@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tomli_w
+
 from ..._io import write
 from ...errors import ConfigError, FederationError
 from ...experiment.config import Config
@@ -78,8 +80,9 @@ def init(folder: Path, federation: FederationConfig, own: Mapping[str, Mapping[s
             certificates.write_private(bundle / certificates.SECRET, os.urandom(32))  # for the site's noise under dp
             settings |= {"secret": certificates.SECRET}
         settings |= {"classes": federation.classes} if federation.classes else {}
-        certificates.write_public(bundle / SITE_FILE, toml(settings | dict((own or {}).get(name, {}))).encode())
-    certificates.write_public(folder / FEDERATION_FILE, toml(federation._asdict()).encode())
+        settings |= (own or {}).get(name, {})
+        certificates.write_public(bundle / SITE_FILE, tomli_w.dumps(settings).encode())
+    certificates.write_public(folder / FEDERATION_FILE, tomli_w.dumps(federation._asdict()).encode())
 
 
 def read_federation_config(folder: Path) -> FederationConfig:
@@ -118,7 +121,7 @@ def node_command(bundle: Path, port: int) -> list[str]:
     Path(own["folder"]).mkdir(mode=0o700, parents=True, exist_ok=True)
     node = Path(own["folder"]) / "node.toml"
     own |= {"classes": json.dumps(own["classes"])} if "classes" in own else {}  # Flower's config has no lists
-    write(node, toml(own).encode())
+    write(node, tomli_w.dumps(own).encode())
     words = [
         "--superlink",
         own["superlink"],
@@ -163,7 +166,7 @@ def submit(folder: Path, config: Config, out: Path, threads: int = 1) -> str:
     app = folder / "server" / "app"
     app.mkdir(mode=0o700, exist_ok=True)
     write(app / "fedbeyond_app.py", APP.encode())
-    write(app / "pyproject.toml", (PROJECT + toml(run_config)).encode())
+    write(app / "pyproject.toml", tomli_w.dumps(project(run_config)).encode())
     answer = json.loads(flwr(folder, "run", str(app.absolute()), LINK, "--format", "json"))
     if not answer.get("success"):
         reason = answer.get("error-message", answer)
@@ -201,22 +204,16 @@ server = server_app()
 client = client_app()
 '''
 
-PROJECT = """[project]
-name = "fedbeyond-run"
-version = "1.0.0"
-description = "A run of fedbeyond"
-license = "Apache-2.0"
-dependencies = ["flwr>=1.41,<1.42"]
 
-[tool.flwr.app]
-publisher = "fedbeyond"
-
-[tool.flwr.app.components]
-serverapp = "fedbeyond_app:server"
-clientapp = "fedbeyond_app:client"
-
-[tool.flwr.app.config]
-"""
+def project(run_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pyproject.toml of the app that Flower starts for a run."""
+    app = {
+        "publisher": "fedbeyond",
+        "components": {"serverapp": "fedbeyond_app:server", "clientapp": "fedbeyond_app:client"},
+        "config": run_config,
+    }
+    about = {"name": "fedbeyond-run", "version": "1.0.0", "description": "A run of fedbeyond", "license": "Apache-2.0"}
+    return {"project": about | {"dependencies": ["flwr>=1.41,<1.42"]}, "tool": {"flwr": {"app": app}}}
 
 
 def flwr(folder: Path, *words: str) -> str:
@@ -224,7 +221,7 @@ def flwr(folder: Path, *words: str) -> str:
     home, federation = folder.absolute() / "server" / "flower", read_federation_config(folder)
     home.mkdir(mode=0o700, exist_ok=True)
     link = {"address": federation.bind, "root-certificates": str(folder.absolute() / "server" / certificates.CA)}
-    write(home / "config.toml", f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\n{toml(link)}'.encode())
+    write(home / "config.toml", tomli_w.dumps({"superlink": {"default": LINK, LINK: link}}).encode())
     variables = environment(home) | {"COLUMNS": "160"}  # narrower tables would truncate words
     ended = subprocess.run(
         [program("flwr"), *words], env=variables, capture_output=True, text=True, timeout=120, check=False
@@ -246,11 +243,6 @@ def program(name: str) -> str:
     if not path.exists():
         raise ConfigError(f"Flower is not installed ({name} is missing); pip install 'fedbeyond[flower]'")
     return str(path)
-
-
-def toml(table: Mapping[str, Any]) -> str:
-    """Return a flat table of strings, numbers, booleans and lists of strings as TOML."""
-    return "".join(f"{key} = {json.dumps(list(v) if isinstance(v, tuple) else v)}\n" for key, v in table.items())
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
