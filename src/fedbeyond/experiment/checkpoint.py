@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
@@ -52,8 +51,13 @@ def content(state: Tree, **notes: Any) -> bytes:
 
 def pack(state: Tree, notes: dict[str, str] | None = None) -> bytes:
     """Return a tree as the bytes of a safetensors file."""
-    flat = {name: leaf.contiguous() for name, leaf in tree.flatten(state).items()}
-    return to_bytes(_unshared(flat), metadata=notes)
+    flat, seen = {name: leaf.contiguous() for name, leaf in tree.flatten(state).items()}, set()
+    for name, leaf in flat.items():
+        memory = leaf.untyped_storage().data_ptr()
+        if memory in seen:  # safetensors refuses shared memory; a site's pending state may equal its committed one
+            flat[name] = leaf.clone()
+        seen.add(memory)
+    return to_bytes(flat, metadata=notes)
 
 
 def unpack(content: bytes) -> Tree:
@@ -73,14 +77,3 @@ def load(path: Path, remedy: str = "delete it to start again") -> tuple[Tree, di
     except (OSError, SafetensorError, ValueError) as error:
         raise StorageError(f"{path} cannot be read ({error}); {remedy}") from None
     return tree.unflatten(flat), notes
-
-
-def _unshared(flat: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copy tensors that share memory, which safetensors refuses; a site's pending state may equal its committed one."""
-    seen: set[int] = set()
-    out = {}
-    for name, leaf in flat.items():
-        memory = leaf.untyped_storage().data_ptr()
-        out[name] = leaf.clone() if memory in seen else leaf
-        seen.add(memory)
-    return out

@@ -14,114 +14,48 @@ from ..spec import Part, format_spec, format_value, parse
 
 Factory = Callable[..., Any]
 
+
+def _entries(module: str, names: str) -> dict[str, str | Factory]:
+    """Return "module:function" for functions of a module; a star in `module` stands for the function's name."""
+    return {name: f"fedbeyond.{module.replace('*', name)}:{name}" for name in names.split()}
+
+
 # group -> name -> "module:function" (imported on first use), or the function itself
 REGISTRY: dict[str, dict[str, str | Factory]] = {
     "methods": {
         # federated optimisation
-        "fedavg": "fedbeyond.methods.fedavg:fedavg",
-        "fedavgm": "fedbeyond.methods.fedavgm:fedavgm",
-        "fedadam": "fedbeyond.methods.fedopt:fedadam",
-        "fedyogi": "fedbeyond.methods.fedopt:fedyogi",
-        "fedadagrad": "fedbeyond.methods.fedopt:fedadagrad",
-        "fedprox": "fedbeyond.methods.fedprox:fedprox",
-        "fednova": "fedbeyond.methods.fednova:fednova",
-        "scaffold": "fedbeyond.methods.scaffold:scaffold",
-        "feddyn": "fedbeyond.methods.feddyn:feddyn",
-        "fedsam": "fedbeyond.methods.fedsam:fedsam",
-        "moon": "fedbeyond.methods.moon:moon",
-        "perfedavg": "fedbeyond.methods.perfedavg:perfedavg",
-        "fedbn": "fedbeyond.methods.fedbn:fedbn",
+        **_entries("methods.*", "fedavg fedavgm"),
+        **_entries("methods.fedopt", "fedadam fedyogi fedadagrad"),
+        **_entries("methods.*", "fedprox fednova scaffold feddyn fedsam moon perfedavg fedbn"),
         # weighting of the clients
-        "arfl": "fedbeyond.methods.arfl:arfl",
-        "afl": "fedbeyond.methods.afl:afl",
-        "fedcsa": "fedbeyond.methods.fedcsa:fedcsa",
-        "fedgma": "fedbeyond.methods.fedgma:fedgma",
+        **_entries("methods.*", "arfl afl fedcsa fedgma"),
         # federated domain generalization
-        "fedsb": "fedbeyond.methods.fedsb:fedsb",
-        "fedgca": "fedbeyond.methods.fedgca:fedgca",
-        "fedadg": "fedbeyond.methods.fedadg:fedadg",
-        "feddag": "fedbeyond.methods.feddag:feddag",
-        "ndag": "fedbeyond.methods.ndag:ndag",
-        "fedsr": "fedbeyond.methods.fedsr:fedsr",
-        "fediir": "fedbeyond.methods.fediir:fediir",
-        "harmofl": "fedbeyond.methods.harmofl:harmofl",
-        "elcfs": "fedbeyond.methods.elcfs:elcfs",
-        "ccst": "fedbeyond.methods.ccst:ccst",
-        "csac": "fedbeyond.methods.csac:csac",
-        "g2g": "fedbeyond.methods.g2g:g2g",
-        "fccl": "fedbeyond.methods.fccl:fccl",
+        **_entries("methods.*", "fedsb fedgca fedadg feddag ndag fedsr fediir harmofl elcfs ccst csac g2g fccl"),
         # domain generalization inside each site
-        "rsc": "fedbeyond.methods.rsc:rsc",
-        "jigen": "fedbeyond.methods.jigen:jigen",
-        "mixup": "fedbeyond.methods.mixup:mixup",
-        "randconv": "fedbeyond.methods.randconv:randconv",
-        "ddaig": "fedbeyond.methods.ddaig:ddaig",
-        "ats": "fedbeyond.methods.ats:ats",
+        **_entries("methods.*", "rsc jigen mixup randconv ddaig ats"),
         # references: no federation
-        "local": "fedbeyond.methods.local:local",
-        "erm": "fedbeyond.methods.erm:erm",
-        "dann": "fedbeyond.methods.dann:dann",
-        "coral": "fedbeyond.methods.coral:coral",
-        "mmd": "fedbeyond.methods.mmd:mmd",
-        "irm": "fedbeyond.methods.irm:irm",
-        "vrex": "fedbeyond.methods.vrex:vrex",
-        "groupdro": "fedbeyond.methods.groupdro:groupdro",
+        **_entries("methods.*", "local erm dann coral mmd irm vrex groupdro"),
     },
-    "wrappers": {
-        "ga": "fedbeyond.wrappers.ga:ga",
-        "rc": "fedbeyond.wrappers.rc:rc",
-        "am": "fedbeyond.wrappers.am:am",
-        "sha": "fedbeyond.wrappers.sha:sha",
-        "mixstyle": "fedbeyond.wrappers.mixstyle:mixstyle",
-        "augmix": "fedbeyond.wrappers.augmix:augmix",
-        "dp": "fedbeyond.wrappers.dp:dp",
-    },
+    "wrappers": _entries("wrappers.*", "ga rc am sha mixstyle augmix dp"),
     "datasets": {
-        "styles": "fedbeyond.data.datasets._styles:styles",
-        "folder": "fedbeyond.data.datasets._folder:folder",
-        "npz": "fedbeyond.data.datasets.readers.arrays:npz",
-        "pacs": "fedbeyond.data.datasets._benchmarks:pacs",
-        "vlcs": "fedbeyond.data.datasets._benchmarks:vlcs",
-        "officehome": "fedbeyond.data.datasets._benchmarks:officehome",
-        "terraincognita": "fedbeyond.data.datasets._benchmarks:terraincognita",
-        "domainnet": "fedbeyond.data.datasets._benchmarks:domainnet",
-        "digits": "fedbeyond.data.datasets._benchmarks:digits",
-        "camelyon17": "fedbeyond.data.datasets._benchmarks:camelyon17",
-        "midog": "fedbeyond.data.datasets._benchmarks:midog",
-        "gdrbench": "fedbeyond.data.datasets._benchmarks:gdrbench",
-        "isic2019": "fedbeyond.data.datasets._benchmarks:isic2019",
-        "table": "fedbeyond.data.datasets._table:table",
-        "heart": "fedbeyond.data.datasets._heart:heart",
+        **_entries("data.datasets._*", "styles folder"),
+        **_entries("data.datasets.readers.arrays", "npz"),
+        **_entries("data.datasets._benchmarks", "pacs vlcs officehome terraincognita domainnet digits"),
+        **_entries("data.datasets._benchmarks", "camelyon17 midog gdrbench isic2019"),
+        **_entries("data.datasets._*", "table heart"),
     },
     "networks": {
-        "convnet": "fedbeyond.networks._convnet:convnet",
-        "resnet18": "fedbeyond.networks._resnet:resnet18",
-        "resnet34": "fedbeyond.networks._resnet:resnet34",
-        "resnet50": "fedbeyond.networks._resnet:resnet50",
-        "resnet101": "fedbeyond.networks._resnet:resnet101",
-        "resnet152": "fedbeyond.networks._resnet:resnet152",
-        "alexnet": "fedbeyond.networks._alexnet:alexnet",
-        "vit_b_16": "fedbeyond.networks._vit:vit_b_16",
-        "vit_b_32": "fedbeyond.networks._vit:vit_b_32",
-        "mobilenet_v2": "fedbeyond.networks._mobilenet:mobilenet_v2",
-        "mlp": "fedbeyond.networks._mlp:mlp",
-        "timm": "fedbeyond.networks.external:timm",
-        "torchvision": "fedbeyond.networks.external:torchvision",
+        **_entries("networks._*", "convnet"),
+        **_entries("networks._resnet", "resnet18 resnet34 resnet50 resnet101 resnet152"),
+        **_entries("networks._*", "alexnet"),
+        **_entries("networks._vit", "vit_b_16 vit_b_32"),
+        **_entries("networks._mobilenet", "mobilenet_v2"),
+        **_entries("networks._*", "mlp"),
+        **_entries("networks.external", "timm torchvision"),
     },
-    "optimizers": {
-        "sgd": "fedbeyond.optimizers:sgd",
-        "adam": "fedbeyond.optimizers:adam",
-        "sam": "fedbeyond.optimizers:sam",
-    },
-    "schedules": {
-        "constant": "fedbeyond.optimizers:constant",
-        "cosine": "fedbeyond.optimizers:cosine",
-        "step": "fedbeyond.optimizers:step",
-    },
-    "transforms": {
-        name: f"fedbeyond.data.augment.transforms:{name}"
-        for name in ("none", "custom", "ga", "domainbed", "fedsb", "fedadg", "rsc", "fact", "ccst", "digits")
-    },
+    "optimizers": _entries("optimizers", "sgd adam sam"),
+    "schedules": _entries("optimizers", "constant cosine step"),
+    "transforms": _entries("data.augment.transforms", "none custom ga domainbed fedsb fedadg rsc fact ccst digits"),
 }
 
 LOADED: set[str] = set()  # plugins that this process has loaded
