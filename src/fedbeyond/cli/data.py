@@ -10,11 +10,6 @@ from .options import ConfigFile, Settings
 data = typer.Typer(help="Show datasets, describe them, write splits, check a copy.", no_args_is_help=True)
 
 
-def add(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.add_typer(data, name="data")
-
-
 @data.command()
 def show(
     name: Annotated[str, typer.Argument(help="A dataset, for example styles(size=96).")] = "styles",

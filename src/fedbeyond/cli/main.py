@@ -11,7 +11,8 @@ import typer
 
 from ..errors import FedbeyondError
 from ..experiment.figure_kinds import KINDS
-from . import data, federation
+from . import federation
+from .data import data
 from .options import ConfigFile, Out, Settings
 
 app = typer.Typer(
@@ -254,5 +255,5 @@ def list_names(
         print(line)
 
 
-data.add(app)
+app.add_typer(data, name="data")
 federation.add(app)

@@ -43,10 +43,9 @@ def site_warnings(
             f"fewer than {MIN_VALIDATION} validation samples: {_listed(few)}. Such domains are pooled when a round is "
             "selected, and their own scores are mostly chance; add samples, or raise train.validation."
         )
-    single = [  # (site, class, samples)
-        (name, index, sum(site.by_class)) for name, site in sites.items() if (index := only_nonzero(site.by_class)) >= 0
-    ]
-    if names := [f"{name} ({class_label(index, classes)})" for name, index, count in single if count > 1]:
+    several = {name: site.by_class for name, site in sites.items() if sum(site.by_class) > 1}
+    single = {name: index for name, counts in several.items() if (index := only_nonzero(counts)) >= 0}
+    if names := [f"{name} ({class_label(index, classes)})" for name, index in single.items()]:
         yield (
             f"{seen} of one class only: {_listed(names)}. Accuracy there does not show whether the model separates "
             "classes, and AUC is undefined; add samples of the other classes, or merge sites."
@@ -112,7 +111,7 @@ def majority_rate(counts: Sequence[float]) -> float | None:
 
 def reported_samples(line: Line) -> dict[str, SiteSamples]:
     """Read from a result line the validation samples of each source site and the test samples of unseen domains."""
-    sites: dict[str, SiteSamples] = {}
+    sites = {}
     for name, splits in line.get("scores", {}).items():
         counts = class_counts(splits.get("val") or splits.get("test", {}))
         samples = splits.get("images", round(sum(counts)) or None) if "val" in splits else None
@@ -125,15 +124,10 @@ def class_label(index: int, classes: Sequence[str]) -> str:
     return f"{classes[index]!r}" if index < len(classes) else f"class {index}"
 
 
-def wrap_warnings(warnings: Iterable[str], width: int = WIDTH) -> list[str]:
+def wrap_warnings(warnings: Iterable[str]) -> list[str]:
     """Break warnings into lines for a terminal."""
-    return [
-        line
-        for warning in warnings
-        for line in textwrap.wrap(
-            f"warning: {warning}", width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
-    ]
+    wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return [line for warning in warnings for line in wrapper.wrap(f"warning: {warning}")]
 
 
 def _join(a: SiteSamples, b: SiteSamples) -> SiteSamples:

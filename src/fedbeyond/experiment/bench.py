@@ -220,12 +220,7 @@ def next_run(waiting: Mapping[Path, tuple[int, Config]], todo: list[tuple[Config
 
 
 def run_with_progress(
-    setup: Experiment,
-    folder: Path,
-    meter: Meter,
-    history: list[Line],
-    prefix: str = "",
-    tensorboard: bool = False,
+    setup: Experiment, folder: Path, meter: Meter, history: list[Line], prefix: str = "", tensorboard: bool = False
 ) -> None:
     """Run an experiment to its end and show each round; `history` receives all its lines."""
     config = setup.config

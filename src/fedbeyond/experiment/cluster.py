@@ -30,10 +30,8 @@ SMALL = 100 * 2**20  # bytes of Ray's object store, which is hardly used
 SILENT = {"log_to_driver": False, "logging_level": "error"}
 PAUSE = 1.0  # seconds between two reads of the result files
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-ALONE = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_AUTH_MODE": "token",
-}  # on any system: only 127.0.0.1, with a token
+# on any system: only 127.0.0.1, with a token
+ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 
 
 def ensure_available(address: str, device: str = "auto", jobs: int | None = None, workers: int | None = None) -> Any:
@@ -49,9 +47,7 @@ def ensure_available(address: str, device: str = "auto", jobs: int | None = None
     os.environ.update(QUIET)  # before Ray is imported: it reads them once
     if address == HERE:
         os.environ.update(ALONE)
-        os.environ.setdefault(
-            "RAY_AUTH_TOKEN", secrets.token_hex(32)
-        )  # other users of this machine cannot submit tasks
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # other users here cannot submit tasks
     try:
         import ray
     except ImportError as error:
@@ -123,8 +119,10 @@ def work(
         return {}
     ray, threads = ensure_available(address, device), threads or os.cpu_count() or 1
     with connected(ray, address, threads), marked(out) as mark:
-        if device == "auto":
-            device = bench.configure_torch(device, threads) if address == HERE else _device(ray)
+        if device == "auto" and address != HERE:
+            device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
+        elif device == "auto":
+            device = bench.configure_torch(device, threads)
         need = {"CPU": threads, "GPU": int(device == "cuda")}
         if not any(_room(node, need) for node in ray.nodes()):
             gpu = " and a GPU" if need["GPU"] else ""
@@ -222,10 +220,6 @@ def failure(ray: Any, task: Any, run: RemoteRun) -> str:
         first_line = str(error).strip().splitlines()[0]
         name = run.label.partition(" ")[2]
         return f"{name}: its process died {1 + RETRIES} times, perhaps because memory was full ({first_line})"
-
-
-def _device(ray: Any) -> str:
-    return "cuda" if ray.cluster_resources().get("GPU") else "cpu"
 
 
 def _room(node: dict[str, Any], need: dict[str, int]) -> bool:

@@ -55,8 +55,6 @@ Choice = Annotated[str, BeforeValidator(_spec_or_none)]
 Target = Annotated[str, BeforeValidator(_joined_targets)]
 Count = Annotated[int, Field(gt=0)]
 FigureKind = Annotated[str, BeforeValidator(_figure)]
-
-
 Share = float | Literal["official"]
 SET_BY_SPLIT = ("validation", "test", "clients_per_domain", "label_skew", "mixing", "disjoint", "target_part")
 

@@ -6,13 +6,11 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
 from .. import tree
-from ..classifier import Classifier, Task, read
+from ..classifier import Classifier, Task
 from ..data.datasets._benchmarks import Outline, outline
 from ..data.partition import split_file
-from ..data.partition.assignment import Partition, class_counts, count_rows
+from ..data.partition.assignment import Partition, all_rows, class_counts, count_rows
 from ..data.partition.splits import cut
 from ..errors import ConfigError, MissingError
 from ..evaluation.cautions import SiteSamples, majority_rate, site_warnings, wrap_warnings
@@ -35,15 +33,12 @@ def plan(config: Config) -> str:
     lines = [f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {config.train.rounds} rounds on {config.data}"]
     lines += [missing] if missing else []
     lines += check_weights(config, data)
-    methods = list(dict.fromkeys(cell.method for cell in runs))
-    targets = list(dict.fromkeys(str(cell.target) for cell in runs))
+    methods = dict.fromkeys(cell.method for cell in runs)
+    targets, seeds = dict.fromkeys(str(cell.target) for cell in runs), dict.fromkeys(str(cell.seed) for cell in runs)
     lines.append(f"methods: {', '.join(methods)}")
-    lines.append(f"targets: {', '.join(targets)}; seeds: {', '.join(map(str, dict.fromkeys(c.seed for c in runs)))}")
-    lines += ["", *describe_data(runs, data)]
-    for method_lines in describe_methods(
-        [next(cell for cell in runs if cell.method == name) for name in methods], data
-    ):
-        lines += ["", *method_lines]
+    lines.append(f"targets: {', '.join(targets)}; seeds: {', '.join(seeds)}")
+    lines += ["", *describe_data(runs[0], data)]
+    lines += describe_methods([next(cell for cell in runs if cell.method == name) for name in methods], data)
     return "\n".join(lines) + "\n"
 
 
@@ -58,9 +53,8 @@ def dataset_or_outline(spelled: str) -> tuple[Domains | Outline, str]:
         return known, f"data: not found ({error}); planned from the known facts of {known.name}"
 
 
-def describe_data(runs: list[Config], data: Domains | Outline) -> Iterator[str]:
+def describe_data(config: Config, data: Domains | Outline) -> Iterator[str]:
     """Yield a line for each domain or client: how many images it has for training, validation and test."""
-    config = runs[0]
     train = config.train
     if train.clients_per_domain > 1:
         labels_rule = f"with label_skew {train.label_skew}" if train.label_skew else "labels spread evenly"
@@ -71,8 +65,9 @@ def describe_data(runs: list[Config], data: Domains | Outline) -> Iterator[str]:
         yield "domains (training / validation images):"
         samples: dict[str, SiteSamples] = {}
         for name, (_, labels) in data.images.items():
-            training, validation = cut(np.arange(len(labels)), train.validation, name, config.seed)
-            counts = class_counts(data, {name: np.arange(len(labels))})
+            rows = all_rows(data, name)
+            training, validation = cut(rows, train.validation, name, config.seed)
+            counts = class_counts(data, {name: rows})
             samples[name] = SiteSamples(name, len(training), len(validation), counts)
             sizes = f"{len(training):6,} / {len(validation):,}   or unseen, all {len(labels):,}"
             yield f"  {name:16} {sizes}{format_majority(counts)}"
@@ -138,40 +133,36 @@ def write_splits(config: Config, out: str) -> Iterator[str]:
         yield f"{path}: {clients}, {cell.target} unseen; use it with --set train.split={out}"
 
 
-def describe_methods(cells: list[Config], data: Domains | Outline) -> Iterator[list[str]]:
+def describe_methods(cells: list[Config], data: Domains | Outline) -> Iterator[str]:
     """Yield the lines of each method: the size of its model, and what leaves each site in a round."""
-    shape = data.shape if isinstance(data, Outline) else _shape(data)
     prototype = cache(registry.make_one("networks", build.without_weights(cells[0].network)))
 
     def network(task: Task) -> Classifier:
-        net: Classifier = deepcopy(prototype(task))  # a copy is faster than initial parameters, which are not needed
-        return net
+        # a copy is faster than initial parameters, which are not needed
+        return deepcopy(prototype(task))  # type: ignore[no-any-return]
 
     for cell in cells:
         method = build.build_method(cell)
         sources = count_sources(method, cell, data)
         build.ensure_runnable(method, cell, sources)
-        assembly = build.assemble(cell, data.classes, shape, sources, "meta", method=method, network=network)
-        nets = assembly.nets
-        shared = {name: read(nets[name]) for name in method.shared}
-        numbers = sum(param.numel() for param in nets["model"].parameters())
-        title = f"{cell.method}: {cell.network} with {numbers:,} parameters"
+        assembly = build.assemble(cell, data.classes, _shape(data), sources, "meta", method=method, network=network)
+        shared = assembly.shapes()
+        numbers = sum(param.numel() for param in assembly.nets["model"].parameters())
+        title = f"\n{cell.method}: {cell.network} with {numbers:,} parameters"
         if method.pooled:
-            pooled = "all images and labels of all sites are pooled in one place before the first round"
-            yield [f"{title}; NOT FEDERATED, a reference:", f"  {pooled}"]
+            yield f"{title}; NOT FEDERATED, a reference:"
+            yield "  all images and labels of all sites are pooled in one place before the first round"
             continue
-        lines = [f"{title}; each site sends, at most, in a round:"]
+        yield f"{title}; each site sends, at most, in a round:"
         for kind, names in method.sends.items():
             for name, sent in names.items():
                 size = tree.size(sent.like(shared, {}))
-                lines.append(f"  {name:16} {sent.kind:12} {size:12,} bytes  (in reply to {kind!r})")
-        lines += describe_reestimation(assembly)
-        needed = "linear; the server needs only weighted sums"
-        needed = needed if method.linear_aggregation else "per client; the server needs the reply of each site"
-        lines.append(f"  aggregation: {needed}")
-        guarantee = describe_guarantee(method, cell.train.rounds)
-        lines += [f"  {guarantee}"] if guarantee else []
-        yield lines
+                yield f"  {name:16} {sent.kind:12} {size:12,} bytes  (in reply to {kind!r})"
+        yield from describe_reestimation(assembly)
+        needed = "only weighted sums" if method.linear_aggregation else "the reply of each site"
+        yield f"  aggregation: {'linear' if method.linear_aggregation else 'per client'}; the server needs {needed}"
+        if guarantee := describe_guarantee(method, cell.train.rounds):
+            yield f"  {guarantee}"
 
 
 def describe_reestimation(assembly: build.Assembly) -> Iterator[str]:
@@ -201,13 +192,12 @@ def check_weights(config: Config, data: Domains | Outline) -> Iterator[str]:
         except MissingError as error:
             yield str(error)
             return
-        shape = data.shape if isinstance(data, Outline) else _shape(data)
         network = registry.make_one("networks", config.network)
         try:
-            network(Task(data.classes, shape, network))
+            network(Task(data.classes, _shape(data), network))
         finally:
             weight_files.forget()
 
 
-def _shape(domains: Domains) -> tuple[int, ...]:
-    return tuple(next(iter(domains.images.values()))[0].shape[1:])
+def _shape(data: Domains | Outline) -> tuple[int, ...]:
+    return data.shape if isinstance(data, Outline) else tuple(next(iter(data.images.values()))[0].shape[1:])

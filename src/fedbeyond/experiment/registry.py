@@ -139,9 +139,9 @@ def checked(factory: Factory) -> Factory:
     return validate_call(config={"arbitrary_types_allowed": True})(factory)
 
 
-def make_one(group: str, text: str, **provided: Any) -> Any:
+def make_one(group: str, text: str) -> Any:
     """Build a dataset, a network, an optimizer, a schedule or a transform from its spec."""
-    return make(group, single(text), **provided)
+    return make(group, single(text))
 
 
 def single(text: str) -> Part:

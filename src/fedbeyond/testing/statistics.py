@@ -56,9 +56,8 @@ def _reestimate(
     weights = {name: float(site.size) for name, site in sites.items()}
     gate = toy.gate(method, task=toy.DEEPER)
     try:
-        return reestimate_models({"model": model}, layer_levels, weights, measure or with_fault, gate, 0).models[
-            "model"
-        ]
+        outcome = reestimate_models({"model": model}, layer_levels, weights, measure or with_fault, gate, 0)
+        return outcome.models["model"]
     finally:
         passes.close()
 

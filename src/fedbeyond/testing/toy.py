@@ -74,10 +74,10 @@ def shared(method: Method, task: Task | None = None) -> Tree:
     return {name: read(built[name]) for name in method.shared}
 
 
-def sites(method: Method, sizes: dict[str, int] = SIZES, epochs: int = 1, task: Task | None = None) -> list[Site]:
+def sites(method: Method, sizes: dict[str, int] = SIZES, task: Task | None = None) -> list[Site]:
     """Return the toy sites with the method's sampler and augmentation."""
     scratch, data = nets(method, task), domains(sizes)
-    settings: dict[str, Any] = {"augment": method.augment, "sampler": method.sampler, "batch_size": 8, "epochs": epochs}
+    settings: dict[str, Any] = {"augment": method.augment, "sampler": method.sampler, "batch_size": 8}
     if method.pooled:
         pooled, settings["origin"] = pool(data)
         data = {POOLED: pooled}
