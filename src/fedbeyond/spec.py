@@ -79,12 +79,14 @@ def _part(piece: str, text: str) -> Part:
 
 
 def read_value(text: str) -> Any:
-    """Parse a TOML value; a bare word is a string, `none` is None."""
+    """Parse a TOML value; a bare word is a string, also in a list; `none` is None."""
     if text == "none":
         return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
+        if text.startswith("[") and text.endswith("]"):
+            return [read_value(item.strip()) for item in _split(text[1:-1], ",") if item.strip()]
         return text.strip("'\"")
 
 

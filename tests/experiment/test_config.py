@@ -7,7 +7,7 @@ import pytest
 
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import registry
-from fedbeyond.experiment.config import Config, cells, load
+from fedbeyond.experiment.config import Bench, Config, cells, ensure_used, load
 
 
 def config(tmp_path: Path, text: str, *settings: str) -> Config:
@@ -36,6 +36,37 @@ def test_settings_reach_into_tables_and_spellings(tmp_path):
     assert (found.train.rounds, found.train.epochs, found.target) == (2, 3, "photo")
 
 
+def test_settings_change_what_options_of_the_command_name():
+    found = load(None, ["method.mu=1.0", "train.schedule.end=0.1", "train.schedule.name=cosine"], method="fedprox")
+    assert found.method == "fedprox(mu=1.0)" and found.train.schedule == "cosine(end=0.1)"
+    with pytest.raises(ConfigError, match="method is given twice, by --method fedprox and by --set method=fedavg"):
+        load(None, ["method=fedavg"], method="fedprox")
+
+
+def test_lists_of_bare_words_are_read_as_single_ones_are():
+    found = load(None, ["target=[photo, sketch]", "bench.methods=[fedavg, fedprox(mu=0.1)]", "bench.seeds=[0, 1]"])
+    assert found.target == "photo+sketch" and found.bench.methods == ("fedavg", "fedprox(mu=0.1)")
+    assert load(None, ["data=table(path=a.csv, drop=[patient_id, 'b c'])"]).data == (
+        "table(path=a.csv, drop=['patient_id', 'b c'])"
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "grid", "message"),
+    [
+        ("method.mu=1", True, r"has no effect, because bench\.methods lists the methods to compare"),
+        ("seed=1", True, r"set bench\.seeds instead"),
+        ("bench.seeds=[1]", False, "has no effect on a single run"),
+    ],
+)
+def test_a_setting_that_would_be_discarded_is_refused(setting, grid, message):
+    bench = Bench(methods=("fedavg",), seeds=(0,))
+    with pytest.raises(ConfigError, match=message):
+        ensure_used(Config(bench=bench), [setting], grid)
+    ensure_used(Config(bench=bench), ["target=photo", "train.rounds=1"], grid)
+    ensure_used(Config(), ["method=fedavg", "seed=1"], grid)
+
+
 def test_a_grid_is_every_method_target_and_seed(tmp_path):
     found = config(tmp_path, '[bench]\nmethods = ["fedavg", "fedavg+ga"]\ntargets = ["b"]\nseeds = [0, 1]\n')
     every = [(cell.method, cell.target, cell.seed) for cell in cells(found, ["a", "b"])]
@@ -61,6 +92,10 @@ def test_a_grid_is_every_method_target_and_seed(tmp_path):
         ("", ["train.ronds=3"], r"train\.ronds is not known; did you mean 'rounds'"),
         ("", ["method.gaa.step=3"], "no part called 'gaa'"),
         ("[method]\nmu = 1", [], "needs a 'name'"),
+        ("target = 'photo'", ["target.foo=1"], r"target has no options; write --set target=VALUE"),
+        ("", ["train.rounds.x=1"], r"train\.rounds has no options; write --set train\.rounds=VALUE"),
+        ("", ["public.size=3"], r"changes an option of public, which is not set"),
+        ("", ["foo.bar=3"], "foo is not known"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_write_instead(tmp_path, text, settings, message):

@@ -78,10 +78,11 @@ def run(
 ) -> None:
     """Train one method with one domain unseen; resume the run if it was stopped."""
     from ..experiment.bench import run_one
-    from ..experiment.config import load
+    from ..experiment.config import ensure_used, load
     from ..monitor.profiling import profiled
 
     loaded = load(config, settings, method=method, target=target, seed=seed)
+    ensure_used(loaded, settings, grid=False)
     with _interruptible(), profiled(profile, flame, workers):
         run_one(loaded, out, device, threads, tensorboard, workers)
 
@@ -105,12 +106,13 @@ def bench(
 ) -> None:
     """Compare methods: run each one with every domain left out in turn and every seed; skip finished runs."""
     from ..experiment.bench import run_all, run_as_helper
-    from ..experiment.config import load
+    from ..experiment.config import ensure_used, load
     from ..report.bench import report_bench
 
     folder = out or Path("runs") / (config.stem if config else "bench")
     with _interruptible():
         loaded = load(config, settings)
+        ensure_used(loaded, settings, grid=True)
         if helper:
             run_as_helper(loaded, folder, device, threads, tensorboard, workers or 1)
         else:

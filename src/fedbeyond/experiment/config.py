@@ -162,7 +162,7 @@ class Config:
 
 
 def load(path: Path | None, settings: Iterable[str] = (), **given: Any) -> Config:
-    """Read a TOML file (None: all defaults), then apply `key=value` settings, then the options `given`."""
+    """Read a TOML file (None: all defaults), then apply the options `given`, then `key=value` settings."""
     table: dict[str, Any] = {}
     if path is not None:
         try:
@@ -171,13 +171,29 @@ def load(path: Path | None, settings: Iterable[str] = (), **given: Any) -> Confi
             raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a TOML file") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not TOML: {error}") from None
+    given = {key: value for key, value in given.items() if value is not None}
+    table |= given
     for setting in settings:
-        key, equals, value = setting.partition("=")
+        key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals:
             raise ConfigError(f"--set takes key=value, as in --set train.rounds=5; got {setting!r}")
-        _set(table, key.strip(), spec.read_value(value.strip()))
-    table |= {key: value for key, value in given.items() if value is not None}
+        if key in given:
+            raise ConfigError(f"{key} is given twice, by --{key} {given[key]} and by --set {setting}; leave one out")
+        _set(table, key, spec.read_value(value), Config, setting)
     return parse(table, str(path or "--set"))
+
+
+def ensure_used(config: Config, settings: Iterable[str], grid: bool) -> None:
+    """Raise `ConfigError` if a setting has no effect on a single run, or on a grid."""
+    for setting in settings:
+        key = setting.partition("=")[0].partition(".")[0].strip()
+        if key == "bench" and not grid:
+            raise ConfigError(f"--set {setting} has no effect on a single run; use fedbeyond bench, or leave it out")
+        if grid and key in ("method", "target", "seed") and getattr(config.bench, f"{key}s"):
+            raise ConfigError(
+                f"--set {setting} has no effect, because bench.{key}s lists the {key}s to compare; "
+                f"set bench.{key}s instead"
+            )
 
 
 def parse(table: dict[str, Any], source: str = "config") -> Config:
@@ -224,13 +240,25 @@ def _ensure_known(table: dict[str, Any], record: type, source: str, path: str = 
             _ensure_known(value, type(inner), source, f"{path}{key}.")
 
 
-def _set(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key; a spec on the path is opened as a table."""
-    *path, last = key.split(".")
-    for depth, step in enumerate(path):
-        inner = table.get(step, getattr(Config, step, None) if depth == 0 else None)
-        if isinstance(inner, str):
-            inner = spec.to_table(inner)
-        table[step] = inner if isinstance(inner, dict) else {}
-        table = table[step]
-    table[last] = value
+def _set(table: dict[str, Any], key: str, value: Any, record: type, setting: str) -> None:
+    """Set a dotted key of a record's table; the options of a spec are set inside it."""
+    name, dot, rest = key.partition(".")
+    known = {field.name: field for field in fields(record)}
+    if not dot or name not in known:  # unknown names are refused when the table is validated
+        table[name] = value
+    elif is_dataclass(default := known[name].default):
+        _set(table.setdefault(name, {}), rest, value, type(default), setting)
+    elif known[name].type in (Spec, Choice, Spec | None):
+        current = table.get(name, default)
+        if current is None:
+            raise ConfigError(
+                f"--set {setting} changes an option of {name}, which is not set; give --set {name}=... first"
+            )
+        table[name] = options = spec.to_table(current) if isinstance(current, str) else current
+        *parts, last = rest.split(".")
+        for part in parts:
+            options = options.setdefault(part, {})
+        options[last] = value
+    else:
+        place = setting.partition("=")[0].removesuffix(f".{rest}")
+        raise ConfigError(f"--set {setting} is not valid: {place} has no options; write --set {place}=VALUE")

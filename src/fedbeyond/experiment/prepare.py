@@ -63,6 +63,8 @@ class Experiment(NamedTuple):
 def prepare(config: Config, device: str = "cpu", workers: int = 1) -> Experiment:
     """Build a run in the simulator, or with several `workers` in processes; train nothing."""
     method = build_method(config)
+    own_device = "cpu" if workers > 1 else device  # each worker uses a device of its own; this process must not
+    options = site_options(config, method, device) | {"device": own_device}
     ensure_target(sorted(domains(config.data)), config.target)  # fail on an unknown target before loading data
     with timer.section("data"):
         data = dataset(config.data)
@@ -72,9 +74,7 @@ def prepare(config: Config, device: str = "cpu", workers: int = 1) -> Experiment
     sources = count_sources(method, parts)
     ensure_runnable(method, config, sources)
     shape = tuple(next(iter(unseen.values()))[0].shape[1:])
-    own_device = "cpu" if workers > 1 else device  # each worker uses a device of its own; this process must not
     assembly = assemble(config, data.classes, shape, sources, own_device, method=method)
-    options = site_options(config, method, device) | {"device": own_device}
     validation = {name: split["val"] for name, split in splits.items()}
     if method.pooled:
         pooled, origin = pool(splits, client_domains)
