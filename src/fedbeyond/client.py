@@ -180,6 +180,11 @@ def no_state(site: Site) -> Tree:
     return {}
 
 
+def zero_params(name: str) -> Callable[[Site], Tree]:
+    """Return an `init` for a private state with one entry: zeros in the shape of the model's parameters."""
+    return lambda site: {name: tree.zeros(read(site.nets["model"])["params"])}
+
+
 def upload(local: Local) -> tuple[Tree, Tree]:
     """Send the model and the shared `along` networks; keep private state and the other `along` networks."""
     trained = {name: read(net) for name, net in local.along.items()}

@@ -12,13 +12,13 @@ import torch
 
 from fedbeyond import tree
 from fedbeyond.classifier import read
-from fedbeyond.client import training
+from fedbeyond.client import training, zero_params
 from fedbeyond.losses import cross_entropy
 from fedbeyond.methods import fedgca as dynamic
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.methods.fedprox import fedprox
 from fedbeyond.methods.rsc import rsc
-from fedbeyond.methods.scaffold import correction, no_control, scaffold
+from fedbeyond.methods.scaffold import correction, scaffold
 from fedbeyond.optimizers import plain_sgd, reach
 from fedbeyond.testing.laws import alive
 from fedbeyond.wrappers.ga import ga
@@ -42,7 +42,7 @@ def scaffold_without_the_learning_rate(optimizer=plain_sgd):
         control = tree.add(tree.sub(old, local.received["control"]), slope)
         return {"model": model, "control": tree.sub(control, old)}, {"control": control}
 
-    client = training(cross_entropy(), correction, optimizer=optimizer, init=no_control, finish=new_control)
+    client = training(cross_entropy(), correction, optimizer=optimizer, init=zero_params("control"), finish=new_control)
     return replace(scaffold(), client=client)
 
 

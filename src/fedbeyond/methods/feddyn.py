@@ -15,12 +15,11 @@ from torch import Tensor
 from .. import tree
 from ..batch import Batch
 from ..classifier import read
-from ..client import Local, training
+from ..client import Local, training, zero_params
 from ..losses import cross_entropy
 from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
-from ..site import Site
 from ..tree import Tree
 
 PRESETS = {"paper": {"alpha": 0.01, "output": "corrected"}, "official": {"alpha": 0.01}}
@@ -54,13 +53,9 @@ def feddyn(
         result = model if output == "mean" else model | {"params": corrected}
         return {"model": result, "start": corrected, "slope": slope}
 
-    client = training(cross_entropy(), regulariser, optimizer=optimizer, init=zero_slope, finish=new_slope)
+    init = zero_params("slope")  # h_i = 0
+    client = training(cross_entropy(), regulariser, optimizer=optimizer, init=init, finish=new_slope)
     return Method(client=client, server=Server(with_slope, round), weighting=uniform, linear_aggregation=True)
-
-
-def zero_slope(site: Site) -> Tree:
-    """Return the initial private state: h_i = 0."""
-    return {"slope": tree.zeros(read(site.nets["model"])["params"])}
 
 
 def with_slope(nets: Tree) -> Tree:

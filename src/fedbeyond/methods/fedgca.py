@@ -17,14 +17,13 @@ from torch.nn import functional as F
 from .. import tree
 from ..batch import Batch, plain
 from ..classifier import Classifier, classifier, for_images, guided, read
-from ..client import Local, Term, training
+from ..client import Local, Term, training, zero_params
 from ..data.augment import style as augment
 from ..errors import ConfigError
 from ..losses import cross_entropy
 from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
-from ..site import Site
 from ..tree import Tree
 
 PRESETS = {
@@ -78,7 +77,7 @@ def fedgca(
 
     nets = guided if consistency and (pg or mg) else classifier
     return Method(
-        client=training(*terms, optimizer=optimizer, init=zero_dual, finish=new_dual),
+        client=training(*terms, optimizer=optimizer, init=zero_params("dual"), finish=new_dual),
         server=Server(with_dual, round),
         weighting=uniform,
         linear_aggregation=True,
@@ -91,11 +90,6 @@ def with_dual(nets: Tree) -> Tree:
     """Return the initial server state: the model, the parameters that sites start from, and a dual of zero."""
     params = nets["model"]["params"]
     return {"model": nets["model"], "start": params, "dual": tree.zeros(params)}
-
-
-def zero_dual(site: Site) -> Tree:
-    """Return the initial private state: a dual of zero."""
-    return {"dual": tree.zeros(read(site.nets["model"])["params"])}
 
 
 def class_consistency(alpha: float) -> Term:

@@ -11,12 +11,11 @@ from torch import Tensor
 from .. import tree
 from ..batch import Batch
 from ..classifier import read
-from ..client import Local, gradient, training
+from ..client import Local, gradient, training, zero_params
 from ..losses import cross_entropy
 from ..method import Method, parameters
 from ..optimizers import Optimizer, plain_sgd, travel
 from ..server import Conversation, Request, Round, Server, mean, uniform
-from ..site import Site
 from ..tree import Tree
 
 PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code
@@ -24,16 +23,11 @@ PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code
 
 def scaffold(optimizer: Optimizer = plain_sgd) -> Method:
     """Correct the drift of local training by two control variates: one kept at the site, one shared by all."""
-    client = training(cross_entropy(), correction, optimizer=optimizer, init=no_control, finish=new_control)
+    client = training(cross_entropy(), correction, optimizer=optimizer, init=zero_params("control"), finish=new_control)
     server = Server(lambda nets: nets | {"control": tree.zeros(nets["model"]["params"])}, round)
     change = parameters("model", "params")._replace(since=())  # a site sends the change of its control, not the control
     sends = {"train": {"model": parameters("model"), "control": change}}
     return Method(client=client, server=server, weighting=uniform, sends=sends, linear_aggregation=True)
-
-
-def no_control(site: Site) -> Tree:
-    """Return the private state before the first round: a control variate of zero."""
-    return {"control": tree.zeros(read(site.nets["model"])["params"])}
 
 
 def correction(local: Local, batch: Batch) -> Tensor:
