@@ -1,7 +1,7 @@
 """The `Method` record, and the declaration of what leaves a site."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -73,6 +73,7 @@ class Method:
     server: Server
     weighting: Weighting | None = by_size  # None: the server computes its own weights
     sends: Sends = field(default_factory=lambda: {"train": {"model": parameters("model")}})
+    keeps: Set[str] = frozenset()  # names of the entries of a site's private state
     networks: Callable[[Task], Networks] = classifier
     shared: tuple[str, ...] = ("model",)  # networks that the server holds
     augment: Augment = plain

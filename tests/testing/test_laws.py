@@ -16,6 +16,7 @@ from fedbeyond.engine.reestimation import reestimate_models
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import registry
 from fedbeyond.losses import cross_entropy
+from fedbeyond.method import also, scalar
 from fedbeyond.methods.fedavg import fedavg
 from fedbeyond.methods.scaffold import scaffold
 from fedbeyond.optimizers import sam
@@ -290,9 +291,48 @@ def sends_more_than_it_says():
 
 
 def declares_more_than_it_sends():
-    from fedbeyond.method import also, scalar
-
     return replace(fedavg(), sends=also(fedavg().sends, "score", loss=scalar))
+
+
+def keeps_more_than_it_says():
+    """It remembers its mean image at home."""
+
+    def keep(local):
+        return upload(local)[0], {"mean_image": local.site.clean().mean(0)}
+
+    return replace(fedavg(), client=training(cross_entropy(), finish=keep))
+
+
+def keeps_more_than_it_says_between_two_requests():
+    """What is kept of one request is gone with the next of the same round."""
+
+    def measure(site, received, private):
+        return {"loss": site.loss(received["model"])}, {"mean_image": site.clean().mean(0)}
+
+    def round(state, now):
+        yield Request("score", state, now.clients)
+        replies = yield Request("forget", state, now.clients)
+        replies = yield Request("train", state, now.clients)
+        return {"model": mean(replies, "model")}
+
+    client = training(cross_entropy(), finish=lambda local: (upload(local)[0], {}))
+    handlers = {**client.handlers, "score": measure, "forget": lambda *given: (measure(*given)[0], {})}
+    sends = fedavg().sends | {kind: {"loss": scalar} for kind in ("score", "forget")}
+    return replace(
+        fedavg(), client=client._replace(handlers=handlers), server=Server(lambda nets: nets, round), sends=sends
+    )
+
+
+def begins_with_more_than_it_says():
+    """It is gone after the first round."""
+    client = training(
+        cross_entropy(), init=lambda site: {"seed": torch.ones(1)}, finish=lambda local: (upload(local)[0], {})
+    )
+    return replace(fedavg(), client=client)
+
+
+def declares_more_than_it_keeps():
+    return replace(scaffold(), keeps=scaffold().keeps | {"momentum"})
 
 
 def writes_into_what_it_received():
@@ -418,6 +458,10 @@ BROKEN = [
     (pure, writes_into_what_it_received, "changed its arguments"),
     (declared, sends_more_than_it_says, "undeclared .*mean_image"),
     (declared, declares_more_than_it_sends, "never sent: .*loss"),
+    (declared, keeps_more_than_it_says, r"has \['mean_image'\], and keeps declares \[\]: declare .*Method\(keeps="),
+    (declared, keeps_more_than_it_says_between_two_requests, "declare .*mean_image"),
+    (declared, begins_with_more_than_it_says, "declare .*seed"),
+    (declared, declares_more_than_it_keeps, r"had \['control'\], .*\['control', 'momentum'\]: remove \['momentum'\]"),
     (fault_tolerant, trusts_that_its_reply_arrived, r"\(stalls\) in round 1"),
     (reestimable, drawing_when_evaluated, "a second re-estimation gives different statistics"),
     (alive, term_without_gradient, "that of plain averaging"),

@@ -1,33 +1,27 @@
 """The text of `fedbeyond list`: the names of each group, a table of methods, the details of one name.
 
-The table is computed: a round of each method on toy data shows what it sends and what its private state holds.
+The table contains what methods declare; the law `declared` in testing/laws.py compares that with what they do.
 """
 
 import inspect
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
-from .._progress import track
 from ..errors import ConfigError, nearest
 from ..experiment import registry
 from ..experiment.papers import paper
 from ..method import Method
 from ..report.layout import Cells
 from ..spec import format_value
-from ..testing.laws import simulate
 
 HEAD = ("name", "paper", "year", "sent", "private state", "extra phases", "aggregation", "wrappers")
 TABLED = ("methods", "wrappers")
 WIDTH = 150  # of a table that is not printed to a terminal
-SIZES = {"east": 8, "west": 8}  # training images of the toy sites
 
 
 def table(group: str = "methods") -> Cells:
     """Return a table with a row for each method or wrapper."""
-    names = track(list(registry.known(group)), f"running {group}")
-    return [list(HEAD), *(row(group, name) for name in names)]
+    return [list(HEAD), *(row(group, name) for name in registry.known(group))]
 
 
 def row(group: str, name: str) -> list[str]:
@@ -73,21 +67,7 @@ def private_state(method: Method, plain: Method | None = None) -> str:
     """Return the entries of a site's private state; for a wrapper, those that it adds."""
     if method.pooled:
         return "-"
-    return ", ".join(sorted(private_entries(method) - (private_entries(plain) if plain else set()))) or "-"
-
-
-def private_entries(method: Method) -> set[str]:
-    """Run one round on toy data and return the names in the sites' private state."""
-    from ..engine.simulator import Simulator
-    from ..testing import toy
-
-    federation = Simulator(method.client, toy.sites(method, SIZES))
-    simulate(method, 1, federation, SIZES)
-    return {
-        name
-        for client_state in federation.client_states.values()
-        for name in client_state.get("pending", client_state)["private"]
-    }
+    return ", ".join(sorted(method.keeps - (plain.keeps if plain else set()))) or "-"
 
 
 def wrappers(name: str) -> str:
@@ -108,7 +88,6 @@ def listing(word: str = "", style: str = "text") -> Iterator[str]:
     """Yield the lines for a word: a table of methods or wrappers, the names of a group (no word: all), or one name."""
     if style not in ("text", "markdown"):
         raise ConfigError(f"--format {style} is not known; choose text or markdown")
-    torch.set_num_threads(1)  # the toy networks are too small for more
     if word in TABLED:
         cells = table(word)
         yield (text_table(cells) if style == "text" else markdown(linked(cells))).rstrip("\n")

@@ -72,6 +72,7 @@ def ats(
         networks=for_images("ats", networks),
         shared=shared,
         sends=sends if margin is not None else {"centre": {"centre": Sent("data-derived", example_feature)}, **sends},
+        keeps={"steps", "teacher"},
         min_clients=2 if margin is None else 1,
         linear_aggregation=margin is not None,  # a measured margin needs single replies
     )

@@ -82,6 +82,7 @@ def csac(
         server=Server(lambda nets: nets | {"taught": {}, "diagnostics": {"weights": {}}}, round),
         weighting=None,
         sends={kind: {"model": parameters("model")} for kind in ("teach", "train")},
+        keeps={"own", "attention"} if weight else {"own"},
         networks=for_images("csac", networks) if weight else classifier,
     )
 

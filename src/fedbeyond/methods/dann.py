@@ -54,6 +54,7 @@ def dann(
         server=averaging,
         weighting=None,
         sends={"train": {"model": parameters("model"), "discriminator": parameters("discriminator")}},
+        keeps={"played"},
         networks=networks,
         shared=("model", "discriminator"),
         pooled=True,

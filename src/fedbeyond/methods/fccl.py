@@ -119,6 +119,7 @@ def fccl(
             **logits_sent,
             "train": {"model": parameters("model")},
         },
+        keeps={"teacher", "last"},
         networks=with_teachers,
         public=images > 0,
     )

@@ -134,6 +134,7 @@ def fedadg(
         networks=networks,
         shared=shared,
         sends={"train": {name: parameters(name) for name in shared}},
+        keeps={"discriminator", "momentum"},
     )
 
 

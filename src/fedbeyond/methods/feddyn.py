@@ -55,7 +55,8 @@ def feddyn(
 
     init = zero_params("slope")  # h_i = 0
     client = training(cross_entropy(), regulariser, optimizer=optimizer, init=init, finish=new_slope)
-    return Method(client=client, server=Server(with_slope, round), weighting=uniform, linear_aggregation=True)
+    server = Server(with_slope, round)
+    return Method(client=client, server=server, weighting=uniform, keeps={"slope"}, linear_aggregation=True)
 
 
 def with_slope(nets: Tree) -> Tree:

@@ -80,6 +80,7 @@ def fedgca(
         client=training(*terms, optimizer=optimizer, init=zero_params("dual"), finish=new_dual),
         server=Server(with_dual, round),
         weighting=uniform,
+        keeps={"dual"},
         linear_aggregation=True,
         augment=augment.views(style, views) if views else plain,  # X+
         networks=for_images("fedgca", nets) if views or (consistency and m) else nets,

@@ -62,6 +62,7 @@ def fedsr(
         networks=networks,
         shared=shared,
         sends={"train": {name: parameters(name) for name in shared}},
+        keeps={"reference"} if cmi and not share_r else set(),
     )
 
 

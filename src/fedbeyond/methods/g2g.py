@@ -49,6 +49,7 @@ def g2g(
         client=client._replace(handlers={"train": train}),
         server=averaging,
         weighting=uniform,
+        keeps={"private"},
         networks=twins,
         linear_aggregation=True,
     )

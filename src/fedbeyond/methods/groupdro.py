@@ -40,7 +40,7 @@ def groupdro(eta: Annotated[float, Field(ge=0)] = 0.01, optimizer: Optimizer = p
         return weights @ risks
 
     client = training(robust, optimizer=optimizer, init=equal_weights, finish=keep)
-    return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)
+    return Method(client=client, server=averaging, weighting=None, keeps={"logs"}, pooled=True, min_clients=2)
 
 
 def equal_weights(site: Site) -> Tree:

@@ -42,7 +42,7 @@ def irm(
     """Train on pooled data, with a penalty if another scale of the logits is better for a domain."""
     term = penalised(partial(invariance, unbiased=unbiased), weight, anneal, rescale)
     client = training(term, optimizer=optimizer, init=zero_rounds, finish=upload_and_count)
-    return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)
+    return Method(client=client, server=averaging, weighting=None, keeps={"played"}, pooled=True, min_clients=2)
 
 
 def invariance(logits: Tensor, y: Tensor, batch: Batch, unbiased: bool) -> Tensor | float:

@@ -28,6 +28,7 @@ def local(optimizer: Optimizer = plain_sgd) -> Method:
         client=client._replace(handlers={"train": train}),
         server=Server(lambda nets: nets | {"models": {}}, round),
         weighting=None,
+        keeps={"model"},
         eval_models=lambda state: state["models"],
     )
 

@@ -57,6 +57,7 @@ def moon(
         networks=networks,
         shared=("model", "projection"),
         sends={"train": {"model": parameters("model"), "projection": parameters("projection")}},
+        keeps={"model", "projection"},
     )
 
 

@@ -77,6 +77,7 @@ def ndag(
         networks=for_images("ndag", student_teacher_generator(width)),
         shared=shared,
         sends={"train": {**declared, "novelty": NOVELTY}},
+        keeps={"steps", "teacher"} if kind == 3 else {"steps"},
         linear_aggregation=True,
     )
 

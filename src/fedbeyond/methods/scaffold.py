@@ -27,7 +27,9 @@ def scaffold(optimizer: Optimizer = plain_sgd) -> Method:
     server = Server(lambda nets: nets | {"control": tree.zeros(nets["model"]["params"])}, round)
     change = parameters("model", "params")._replace(since=())  # a site sends the change of its control, not the control
     sends = {"train": {"model": parameters("model"), "control": change}}
-    return Method(client=client, server=server, weighting=uniform, sends=sends, linear_aggregation=True)
+    return Method(
+        client=client, server=server, weighting=uniform, sends=sends, keeps={"control"}, linear_aggregation=True
+    )
 
 
 def correction(local: Local, batch: Batch) -> Tensor:

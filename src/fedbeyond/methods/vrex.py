@@ -33,7 +33,7 @@ def vrex(
     """Train on pooled data, with a penalty on the variance of the domains' risks."""
     term = penalised(variance, weight, anneal, rescale)
     client = training(term, optimizer=optimizer, init=zero_rounds, finish=upload_and_count)
-    return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)
+    return Method(client=client, server=averaging, weighting=None, keeps={"played"}, pooled=True, min_clients=2)
 
 
 def variance(logits: Tensor, y: Tensor, batch: Batch) -> Tensor:

@@ -44,7 +44,7 @@ def local(method: Method) -> Method:
 
     handlers = {kind: keep_batchnorm(handler) for kind, handler in method.client.handlers.items()}
     client = method.client._replace(init=lambda site: {"own": method.client.init(site)}, handlers=handlers)
-    return replace(method, client=client)
+    return replace(method, client=client, keeps={"own", "batchnorm"})
 
 
 def frozen(method: Method) -> Method:

@@ -8,12 +8,10 @@ from typing import Literal
 import torch
 
 from .. import tree
-from ..client import Client
 from ..engine.protocol import Federation
 from ..engine.simulator import Simulator
 from ..experiment.checkpoint import pack, unpack
 from ..server import Envelope, Failure, Reply, Request
-from ..site import Site
 from ..tree import Tree
 
 Fault = Literal["absent", "raises", "stalls", "NaN", "wrong shape", "another name"]
@@ -61,30 +59,6 @@ def spoil(reply: Reply | Failure, fault: Fault, other: str) -> Reply | Failure:
     wrong = {"NaN": lambda leaf: torch.full_like(leaf, torch.nan if leaf.is_floating_point() else -1)}
     change = wrong.get(fault, lambda leaf: leaf[None])
     return reply._replace(body=tree.map(change, reply.body))
-
-
-class CachingSimulator(Simulator):
-    """A simulator that reuses replies of sound sites to the same request in the same state."""
-
-    def __init__(self, client: Client, sites: list[Site], cache: dict[bytes, tuple[Reply, Tree]]) -> None:
-        super().__init__(client, sites)
-        self.cache = cache
-
-    def ask(self, request: Request, envelope: Envelope) -> dict[str, Reply | Failure]:
-        sound = {name: self._key(name, request, envelope) for name in request.to if name != FAULTY}
-        replies = super().ask(
-            request._replace(to=tuple(n for n in request.to if sound.get(n) not in self.cache)), envelope
-        )
-        for name, key in sound.items():
-            if key in self.cache:
-                replies[name], self.client_states[name] = self.cache[key]
-            elif isinstance(reply := replies[name], Reply):
-                self.cache[key] = (reply, self.client_states[name])
-        return replies
-
-    def _key(self, name: str, request: Request, envelope: Envelope) -> bytes:
-        state = tree.digest({"body": request.body, "clients": self.client_states[name]})
-        return f"{name} {request.kind} {envelope} ".encode() + state
 
 
 @dataclass(frozen=True)

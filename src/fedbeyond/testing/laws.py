@@ -4,9 +4,8 @@ A law takes a function that returns the method, so that it can detect a method w
 `LawBroken` with the reason.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -14,19 +13,19 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import tree
-from ..client import answer
 from ..engine.protocol import Federation
 from ..engine.rounds import participants, play, start
 from ..engine.simulator import Simulator
 from ..errors import FederationError
 from ..method import Method
 from ..methods.fedavg import fedavg
-from ..server import Envelope, Failure, ModelStore, Reply, Request, Round, by_size, uniform
+from ..server import ModelStore, Reply, Round, by_size, uniform
 from ..tree import Tree
 from . import toy
 from .compare import LawBroken, ensure_close, ensure_equal
-from .faults import FAULTS, FAULTY, CachingSimulator, Fault, Faulty, Wire, through_bytes
+from .faults import FAULTS, FAULTY, Fault, Faulty, Wire, through_bytes
 from .reordered import with_mean_replies, with_reversed_replies
+from .simulators import CachingSimulator, PuritySimulator, RecordingSimulator
 from .statistics import ensure_reestimable
 
 Factory = Callable[[], Method]
@@ -59,6 +58,7 @@ class Reference(NamedTuple):
     state: Tree
     round_log: list[dict[str, Any]]
     client_states: Tree
+    kept: Set[str]  # names of the entries of the sites' private states
     method: Method
 
 
@@ -66,8 +66,9 @@ class Reference(NamedTuple):
 def reference(make: Factory) -> Reference:
     """Run a method without faults, once for all its laws."""
     method = make()
-    federation = simulator(method)
-    return Reference(*simulate(method, federation=federation), federation.client_states, method)
+    federation = RecordingSimulator(method.client, toy.sites(method))
+    state, round_log = simulate(method, federation=federation)
+    return Reference(state, round_log, federation.client_states, federation.kept, method)
 
 
 def simulator(method: Method) -> Simulator:
@@ -77,16 +78,15 @@ def simulator(method: Method) -> Simulator:
 
 def deterministic(make: Factory) -> None:
     """Require that two runs with one seed are bitwise equal, also if the method has been used before."""
-    first, _, _, method = reference(make)
-    ensure_equal(first, simulate(method)[0], "a second run of the same method gives different numbers")
+    first = reference(make).state
+    ensure_equal(first, simulate(reference(make).method)[0], "a second run of the same method gives different numbers")
     if not all(bool(torch.isfinite(leaf).all()) for leaf in tree.leaves(first)):
         raise LawBroken("the state has numbers that are not finite")
 
 
 def storable(make: Factory) -> None:
     """Require that states are trees that files and messages can hold: flatten and restore gives the same tree."""
-    state, _, client_states, _ = reference(make)
-    for owner, owned in (("server", state), *client_states.items()):
+    for owner, owned in (("server", reference(make).state), *reference(make).client_states.items()):
         try:
             restored = tree.unflatten(tree.flatten(owned))
         except (AttributeError, TypeError, ValueError) as error:
@@ -158,11 +158,11 @@ def sampled(make: Factory) -> None:
 def pure(make: Factory) -> None:
     """Require that a handler does not change its arguments."""
     method = make()
-    simulate(method, federation=_PuritySimulator(method.client, toy.sites(method)))
+    simulate(method, federation=PuritySimulator(method.client, toy.sites(method)))
 
 
 def declared(make: Factory) -> None:
-    """Require that exactly what the method declares leaves a site."""
+    """Require that exactly what the method declares leaves a site (`sends`) and stays there (`keeps`)."""
     method = make()
     try:
         round_log = reference(make).round_log
@@ -174,6 +174,17 @@ def declared(make: Factory) -> None:
         raise LawBroken("a site receives the same kind of request twice in a round, which is not supported")
     if sent != expected:
         raise LawBroken(f"declared, but never sent: {sorted(expected - sent)}")
+    kept, names = reference(make).kept, f"{sorted(reference(make).kept)}, and keeps declares {sorted(method.keeps)}"
+    if kept - method.keeps:
+        raise LawBroken(
+            f"a site's private state has {names}: declare {sorted(kept - method.keeps)} with Method(keeps={{...}}), or "
+            "in a wrapper with replace(method, keeps=method.keeps | {...})"
+        )
+    if method.keeps - kept:
+        raise LawBroken(
+            f"in {ROUNDS} rounds a site's private state had {names}: remove {sorted(method.keeps - kept)} from keeps, "
+            "or return it from the initial state or a handler"
+        )
 
 
 def fault_tolerant(make: Factory, faults: Sequence[Fault] = FAULTS) -> None:
@@ -270,19 +281,3 @@ class _StartingPoints:
     def _play(self, number: int, method: Method, state: Tree, federation: Federation, store: ModelStore) -> Tree:
         now = Round(number, ROUNDS, federation.clients, federation.clients, store=store)
         return play(method, state, now, federation, self.gate)[0]
-
-
-class _PuritySimulator(Simulator):
-    """A simulator that raises `LawBroken` if a handler changes its arguments."""
-
-    def ask(self, request: Request, envelope: Envelope) -> dict[str, Reply | Failure]:
-        return dict(self._checked(request, envelope))
-
-    def _checked(self, request: Request, envelope: Envelope) -> Iterator[tuple[str, Reply]]:
-        for name in request.to:
-            before = deepcopy({"received": request.body, "private": self.client_states[name]})
-            reply, client_state = answer(self.client, self.sites[name], self.client_states[name], request, envelope)
-            after = {"received": request.body, "private": self.client_states[name]}
-            ensure_equal(after, before, f"the handler of {request.kind!r} changed its arguments")
-            self.client_states[name] = client_state
-            yield name, reply
