@@ -3,15 +3,19 @@
 import math
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
+from pydantic import Field
 
 from .batch import Augment, Sampler, plain, shuffled
 from .classifier import Networks, Task, classifier
 from .client import Client
 from .server import Server, Weighting, by_size
 from .tree import Tree
+
+Share = Annotated[float, Field(ge=0, le=1)]  # an option from 0 to 1
+BelowOne = Annotated[float, Field(ge=0, lt=1)]  # an option from 0 to less than 1
 
 Kind = Literal["parameters", "statistics", "scalars", "data-derived"]
 

@@ -4,10 +4,9 @@ import inspect
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from .tree import Tree
@@ -36,9 +35,7 @@ def adam(lr: float = 1e-3, weight_decay: float = 0.0) -> Optimizer:
     return lambda params: ADAM(params, lr=lr, weight_decay=weight_decay)
 
 
-def sam(
-    rho: Annotated[float, Field(ge=0)] = 0.05, lr: float = 0.05, momentum: float = 0.0, weight_decay: float = 0.0
-) -> Optimizer:
+def sam(rho: NonNegativeFloat = 0.05, lr: float = 0.05, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     """Return sharpness-aware minimisation (SAM) with SGD; see `sharp`."""
     return sharp(sgd(lr, momentum, weight_decay), rho)
 

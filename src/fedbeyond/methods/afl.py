@@ -6,10 +6,8 @@ The model should be good on any mixture of the sites' data. It descends the weig
 weights lambda ascend the same loss on the simplex, towards the sites with the largest losses.
 """
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from ..client import training
@@ -23,7 +21,7 @@ from .arfl import upload_with_loss
 PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code
 
 
-def afl(step: Annotated[float, Field(ge=0)] = 0.1, optimizer: Optimizer = plain_sgd) -> Method:
+def afl(step: NonNegativeFloat = 0.1, optimizer: Optimizer = plain_sgd) -> Method:
     """Average models with weights that ascend the losses of the received model by `step`, on the simplex."""
 
     def update(replies: list[Reply], memory: Tree, now: Round) -> tuple[list[float], Tree]:

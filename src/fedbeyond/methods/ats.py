@@ -7,17 +7,15 @@ them the features that the teacher gives the original images; the teacher is a m
 rewarded up to a margin that is measured: the mean squared distance between domains (here: sites).
 """
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..classifier import Classifier, Networks, Task, eval_batch_size, for_images, write
 from ..client import Client, no_state
 from ..images import pixels
-from ..method import Method, Sends, Sent, parameters
+from ..method import BelowOne, Method, Sends, Sent, parameters
 from ..networks.fcn import Fcn
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Reply, Request, Round, Server, mean, uniform
@@ -29,11 +27,11 @@ PRESETS = {"paper": {"learn": "generated", "decay": 0.999}}
 
 
 def ats(
-    margin: Annotated[float, Field(ge=0)] | None = None,
-    width: Annotated[int, Field(gt=0)] = 32,
-    decay: Annotated[float, Field(ge=0, lt=1)] | None = None,
+    margin: NonNegativeFloat | None = None,
+    width: PositiveInt = 32,
+    decay: BelowOne | None = None,
     learn: Learn = "both",
-    warmup: Annotated[int, Field(ge=0)] = 5,
+    warmup: NonNegativeInt = 5,
     statistics: Statistics = "local",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:

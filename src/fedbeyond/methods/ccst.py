@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from ..batch import Batch
@@ -19,7 +19,7 @@ from ..classifier import Networks, Task, at_stages, batchnorm_layers, for_images
 from ..client import Local, Term, training
 from ..errors import ConfigError
 from ..losses import cross_entropy
-from ..method import Method, Sent, parameters
+from ..method import Method, Sent, Share, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, request_once, uniform
 from ..site import Site
@@ -33,10 +33,10 @@ TINY = 1e-5
 
 def ccst(
     style: Literal["overall", "single"] = "overall",
-    share: Annotated[float, Field(ge=0, le=1)] = 0.5,
+    share: Share = 0.5,
     stage: Annotated[int, Field(ge=1, le=3)] = 1,
-    images: Annotated[int, Field(gt=0)] = 64,
-    every: Annotated[int, Field(gt=0)] | None = None,
+    images: PositiveInt = 64,
+    every: PositiveInt | None = None,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train with the styles of other sites in the early feature maps of a share of the images."""

@@ -7,9 +7,8 @@ domains in a batch are added to the loss. A pooled reference: it needs images of
 """
 
 from functools import partial
-from typing import Annotated
 
-from pydantic import Field
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from ..client import training
@@ -21,7 +20,7 @@ from .mmd import aligned
 PRESETS = {"paper": {"weight": 0.25, "means": False}, "domainbed": {}}  # Eq. 1 has 1/(4 d^2)
 
 
-def coral(weight: Annotated[float, Field(ge=0)] = 1.0, means: bool = True, optimizer: Optimizer = plain_sgd) -> Method:
+def coral(weight: NonNegativeFloat = 1.0, means: bool = True, optimizer: Optimizer = plain_sgd) -> Method:
     """Train on pooled data, with equal covariances (and means) of the features of all domains."""
     client = training(aligned(weight, partial(difference, means=means)), optimizer=optimizer)
     return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)

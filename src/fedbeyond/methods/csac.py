@@ -8,10 +8,10 @@ with those of the site's own model by multi-kernel MMD; an attention module weig
 """
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,7 +20,7 @@ from ..batch import Batch
 from ..classifier import Networks, Task, at_stages, classifier, for_images, read, write
 from ..client import Client, Local, Term, training
 from ..losses import cross_entropy
-from ..method import Method, parameters
+from ..method import Method, Share, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Reply, Request, Round, Server
 from ..site import Site
@@ -35,11 +35,11 @@ Fusion = Literal["distance", "uniform"]
 
 
 def csac(
-    weight: Annotated[float, Field(ge=0)] = 0.6,
+    weight: NonNegativeFloat = 0.6,
     fusion: Fusion = "distance",
-    pretrain: Annotated[int, Field(ge=0)] = 5,
-    smoothing: Annotated[float, Field(ge=0, le=1)] = 0.1,
-    width: Annotated[int, Field(gt=0)] = 32,
+    pretrain: NonNegativeInt = 5,
+    smoothing: Share = 0.1,
+    width: PositiveInt = 32,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Fuse models layer by layer by distance from the mean; align features with each site's own model."""

@@ -8,9 +8,9 @@ batch.
 """
 
 import math
-from typing import Annotated, cast
+from typing import cast
 
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,9 +26,9 @@ PRESETS = {"paper": {"ramp": True}, "domainbed": {}}
 
 
 def dann(
-    weight: Annotated[float, Field(ge=0)] = 1.0,
+    weight: NonNegativeFloat = 1.0,
     ramp: bool = False,
-    width: Annotated[int, Field(gt=0)] = 256,
+    width: PositiveInt = 256,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train on pooled data, with features from which a discriminator cannot predict the domain."""

@@ -8,16 +8,16 @@ the domain classifier as well.
 """
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..classifier import Classifier, Networks, Task, for_images, read, write
 from ..client import Client, descend, make_optimizer, no_state
-from ..method import Method, Sent, parameters
+from ..method import Method, Sent, Share, parameters
 from ..networks.fcn import Fcn
 from ..optimizers import Optimizer, plain_sgd, reach
 from ..server import Conversation, Request, Round, Server, mean, uniform
@@ -31,11 +31,11 @@ TRAVEL = 10
 
 
 def ddaig(
-    strength: Annotated[float, Field(ge=0)] = 0.6,  # the paper's 0.3 is for pixels in 0..1
-    share: Annotated[float, Field(ge=0, le=1)] = 0.5,
-    width: Annotated[int, Field(gt=0)] = 32,
+    strength: NonNegativeFloat = 0.6,  # the paper's 0.3 is for pixels in 0..1
+    share: Share = 0.5,
+    width: PositiveInt = 32,
     domains: Literal["layer", "network"] = "layer",
-    warmup: Annotated[int, Field(ge=0)] = 2,
+    warmup: NonNegativeInt = 2,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train on perturbed images as well, whose class can be predicted but not their site."""

@@ -7,10 +7,10 @@ images, then minimises the loss before that step plus the loss after it on the s
 amplitudes are blended with those of other sites.
 """  # noqa: E501 (the title is one line)
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -21,7 +21,7 @@ from ..client import Local, Term, training
 from ..data.augment.spectrum import amplitudes, blend, clipped, size
 from ..images import pixels
 from ..losses import cross_entropy
-from ..method import Method, Sent, parameters
+from ..method import Method, Sent, Share, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, request_once
 from ..site import Site
@@ -34,11 +34,11 @@ PRESETS = {
 
 
 def elcfs(
-    window: Annotated[float, Field(ge=0, le=1)] = 0.1,
-    ratio: Annotated[float, Field(ge=0, le=1)] | None = None,
-    spectra: Annotated[int, Field(gt=0)] = 32,
-    views: Annotated[int, Field(gt=0)] | None = None,
-    step: Annotated[float, Field(ge=0)] = 1e-3,
+    window: Share = 0.1,
+    ratio: Share | None = None,
+    spectra: PositiveInt = 32,
+    views: PositiveInt | None = None,
+    step: NonNegativeFloat = 1e-3,
     order: Literal["first", "full"] = "first",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,17 +32,15 @@ PRESETS = {"paper": {"images": 5000, "batch": 256, "pretrain": 50, "public_rate"
 
 FEWEST = 3  # images in a batch: with two, all correlations are 1 or -1
 
-Weight = Annotated[float, Field(ge=0)]
-
 
 def fccl(
-    images: Annotated[int, Field(ge=0)] = 512,
+    images: NonNegativeInt = 512,
     batch: Annotated[int, Field(ge=FEWEST)] = 64,
-    public_rate: Annotated[float, Field(gt=0)] = 0.1,
-    off_diagonal: Weight = 0.0051,
-    intra: Weight = 1.0,
-    inter: Weight = 1.0,
-    pretrain: Annotated[int, Field(ge=0)] = 5,
+    public_rate: PositiveFloat = 0.1,
+    off_diagonal: NonNegativeFloat = 0.0051,
+    intra: NonNegativeFloat = 1.0,
+    inter: NonNegativeFloat = 1.0,
+    pretrain: NonNegativeInt = 5,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Align logits on public images with their mean over the sites; distil from two teachers at each site."""

@@ -7,10 +7,10 @@ to distinguish them from the features of the site's images. The feature extracto
 generator moves the reference to the features of all sites, so that the features of all sites become similar.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -18,7 +18,7 @@ from ..classifier import Classifier, Networks, Task, read, statistics_kept, writ
 from ..client import Client, descend, make_optimizer, training
 from ..errors import ConfigError
 from ..losses import cross_entropy
-from ..method import Method, parameters
+from ..method import Method, Share, parameters
 from ..networks.adversary import Discriminator, Generator, Projection, noise_width
 from ..optimizers import Optimizer, plain_sgd, recall, remember
 from ..server import averaging, uniform
@@ -39,26 +39,23 @@ PRESETS = {
     "official-pacs": {"smoothing": 0.01, "one_hot": 0.7, "projection": "trained"},
 }
 
-Epochs = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Rate = Annotated[float, Field(gt=0)]
 DiscriminatorLoss = Literal["lsgan", "paper"]
 GeneratorLoss = Literal["toward", "away"]
 Reference = Literal["generator", "normal", "uniform", "laplace"]
 
 
 def fedadg(
-    classify: Epochs = 3,
-    align: Epochs = 7,
+    classify: NonNegativeInt = 3,
+    align: NonNegativeInt = 7,
     adversarial: Share = 0.15,
     smoothing: Share = 0.1,
-    one_hot: Annotated[float, Field(ge=0)] = 1.0,
+    one_hot: NonNegativeFloat = 1.0,
     projection: Projection = "fixed",
     reference: Reference = "generator",
     discriminator_loss: DiscriminatorLoss = "lsgan",
     generator_loss: GeneratorLoss | None = "toward",
-    generator_rate: Rate = 0.7,
-    discriminator_rate: Rate = 0.7,
+    generator_rate: PositiveFloat = 0.7,
+    discriminator_rate: PositiveFloat = 0.7,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Align the features of all sites with one generated reference per class, by a private discriminator per site."""

@@ -6,14 +6,12 @@ FedAvgM: the server uses the mean update of the sites as a gradient, with moment
 v <- momentum * v + sum p_i (w_i - w),  w <- w + rate * v.
 """
 
-from typing import Annotated
-
-from pydantic import Field
+from pydantic import PositiveFloat
 
 from .. import tree
 from ..client import training
 from ..losses import cross_entropy
-from ..method import Method
+from ..method import BelowOne, Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean
 from ..tree import Tree
@@ -22,8 +20,8 @@ PRESETS = {"paper": {"momentum": 0.9, "rate": 1.0}}
 
 
 def fedavgm(
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9,
-    rate: Annotated[float, Field(gt=0)] = 1.0,
+    momentum: BelowOne = 0.9,
+    rate: PositiveFloat = 1.0,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Average the models with momentum on the server."""

@@ -7,35 +7,32 @@ weights the teachers by SHA: the losses of their perturbed copies at all sites. 
 used alone: `ndag`, `fedavg+sha`.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from ..method import Method
+from ..method import BelowOne, Method
 from ..optimizers import Optimizer, plain_sgd
 from ..wrappers.sha import sha
 from .ndag import Space, Statistics, ndag
 
 PRESETS = {"paper": {"learn": "generated", "decay": 0.999, "rho": 1e-7}}
 
-Number = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
-
 
 def feddag(
-    alpha: Number = 0.3,
-    margin: Number = 0.1,
-    width: Annotated[int, Field(gt=0)] = 32,
-    decay: Annotated[float, Field(ge=0, lt=1)] | None = None,
+    alpha: NonNegativeFloat = 0.3,
+    margin: NonNegativeFloat = 0.1,
+    width: PositiveInt = 32,
+    decay: BelowOne | None = None,
     kind: Literal[1, 2, 3] = 3,
     learn: Literal["generated", "both"] = "both",
-    rho: Number = 0.05,
+    rho: NonNegativeFloat = 0.05,
     norm: Literal["linf", "l2"] = "l2",
-    beta: Number = 0.3,
-    history: Count = 4,
-    evaluators: Annotated[int, Field(gt=0)] | None = None,
+    beta: NonNegativeFloat = 0.3,
+    history: NonNegativeInt = 4,
+    evaluators: PositiveInt | None = None,
     exclude_self: bool = False,
-    warmup: Count = 5,
+    warmup: NonNegativeInt = 5,
     statistics: Statistics = "local",
     space: Space = "imagenet",
     clamp: bool = False,

@@ -7,9 +7,9 @@ minimises L_i - <h_i, w> + alpha/2 ||w - w_t||^2; at a fixed point all sites' op
 Then h_i -= alpha (w_i - w_t),  h -= alpha/N sum (w_i - w_t),  w = mean w_i - h/alpha.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from .. import tree
@@ -26,7 +26,7 @@ PRESETS = {"paper": {"alpha": 0.01, "output": "corrected"}, "official": {"alpha"
 
 
 def feddyn(
-    alpha: Annotated[float, Field(gt=0)] = 0.1,
+    alpha: PositiveFloat = 0.1,
     output: Literal["mean", "corrected"] = "mean",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:

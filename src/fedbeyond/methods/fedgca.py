@@ -7,10 +7,10 @@ with each other and with those of the received model (semantic consistency). Dua
 align the objectives of sites with different classes (class consistency, as in FedDyn).
 """
 
-from typing import Annotated, Literal, cast
+from typing import Literal, cast
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -36,17 +36,17 @@ TINY = 1e-7
 
 
 def fedgca(
-    views: Annotated[int, Field(ge=0)] = 2,
-    alpha: Annotated[float, Field(ge=0)] = 0.1,
-    beta: Annotated[float, Field(ge=0)] = 0.1,
+    views: NonNegativeInt = 2,
+    alpha: NonNegativeFloat = 0.1,
+    beta: NonNegativeFloat = 0.1,
     p: bool = True,
     pg: bool = True,
     m: bool = True,
     mg: bool = True,
     form: Form = "bce",
     detach_mean: bool = False,
-    repeats: Annotated[int, Field(gt=0)] = 3,
-    chains: Annotated[int, Field(gt=0)] = 1,
+    repeats: PositiveInt = 3,
+    chains: PositiveInt = 1,
     output: Literal["mean", "corrected"] = "mean",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:

@@ -6,16 +6,14 @@ A parameter whose updates have the same sign at all sites moves by their mean: s
 the sites have in common. Where the agreement A = |mean sign(w_i - w)| is below tau, the mean update is multiplied by A.
 """
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from .. import tree
 from ..client import training
 from ..losses import cross_entropy
-from ..method import Method
+from ..method import Method, Share
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean
 from ..tree import Tree
@@ -24,8 +22,8 @@ PRESETS: dict[str, Tree] = {"paper": {}}
 
 
 def fedgma(
-    tau: Annotated[float, Field(ge=0, le=1)] = 0.4,
-    rate: Annotated[float, Field(gt=0)] = 1.0,
+    tau: Share = 0.4,
+    rate: PositiveFloat = 1.0,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Average the sites' updates, damped where their signs agree less than `tau`; `rate` is the server's."""

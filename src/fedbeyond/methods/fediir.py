@@ -7,10 +7,10 @@ A round begins with each site's gradient of the head at the received model. The 
 mean, and each site adds gamma * ||grad_head L_i - g||^2 to its loss: its features learn to make its gradient equal g.
 """
 
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -19,7 +19,7 @@ from ..batch import Batch
 from ..classifier import Classifier, statistics_kept, write
 from ..client import Local, Term, training
 from ..losses import cross_entropy
-from ..method import Method, Sent, also, parameters
+from ..method import BelowOne, Method, Sent, also, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, averaging, mean, uniform
 from ..site import Site
@@ -29,8 +29,8 @@ PRESETS = {"paper": {"gamma": 1e-3, "keep": 0.95}, "official": {"from_zero": Tru
 
 
 def fediir(
-    gamma: Annotated[float, Field(ge=0)] = 1e-3,
-    keep: Annotated[float, Field(ge=0, lt=1)] = 0.95,
+    gamma: NonNegativeFloat = 1e-3,
+    keep: BelowOne = 0.95,
     from_zero: bool = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:

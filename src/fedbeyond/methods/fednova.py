@@ -8,10 +8,9 @@ w + tau_eff * sum p_i (w_i - w) / a_i. A proximal term shortens a_i; tau_eff is 
 """
 
 import math
-from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
 from .. import tree
 from ..classifier import read
@@ -26,7 +25,7 @@ from ..tree import Tree
 PRESETS: dict[str, Tree] = {"paper": {}, "official": {}}
 
 
-def fednova(mu: Annotated[float, Field(ge=0)] = 0.0, optimizer: Optimizer = plain_sgd) -> Method:
+def fednova(mu: NonNegativeFloat = 0.0, optimizer: Optimizer = plain_sgd) -> Method:
     """Average drifts per step, so that sites with more steps do not count more; `mu` adds a proximal term."""
 
     def upload_with_reach(local: Local) -> tuple[Tree, Tree]:

@@ -7,24 +7,23 @@ m <- beta1 m + (1 - beta1) D,  w <- w + rate * m / (sqrt(v) + tau), where v foll
 """
 
 from collections.abc import Callable
-from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from .. import tree
 from ..client import training
 from ..losses import cross_entropy
-from ..method import Method
+from ..method import BelowOne, Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean
 from ..tree import Tree
 
 PRESETS = {"paper": {"tau": 1e-3}}
 
-Rate = Annotated[float, Field(gt=0)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
+Rate = PositiveFloat
+Decay = BelowOne
 Follow = Callable[[Tensor, Tensor], Tensor]  # (v, D^2) -> the next v
 
 

@@ -6,9 +6,7 @@ FedAvg whose sites search for flat minima: each step uses the gradient at the po
 Caldarola, Caputo and Ciccone (ECCV 2022) propose the same method under the same name.
 """
 
-from typing import Annotated
-
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
 from ..method import Method
 from ..optimizers import Optimizer, plain_sgd, sharp
@@ -17,6 +15,6 @@ from .fedavg import fedavg
 PRESETS = {"paper": {"rho": 0.1}}
 
 
-def fedsam(rho: Annotated[float, Field(ge=0)] = 0.05, optimizer: Optimizer = plain_sgd) -> Method:
+def fedsam(rho: NonNegativeFloat = 0.05, optimizer: Optimizer = plain_sgd) -> Method:
     """Average models that are trained by SAM, which wraps the optimizer of the run."""
     return fedavg(optimizer=sharp(optimizer, rho))

@@ -6,9 +6,7 @@ Each site smooths its labels, so that it is not over-confident on its own domain
 of batches a round, whatever their size, so that no domain counts more. The average is uniform.
 """
 
-from typing import Annotated
-
-from pydantic import Field
+from pydantic import PositiveInt
 
 from ..batch import balanced, shuffled
 from ..client import training
@@ -25,7 +23,7 @@ PRESETS = {
 
 def fedsb(
     smoothing: float = 0.1,
-    budget: Annotated[int, Field(gt=0)] | None = 30,
+    budget: PositiveInt | None = 30,
     fresh: bool = True,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:

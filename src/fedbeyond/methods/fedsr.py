@@ -8,10 +8,9 @@ site learns that class distribution itself.
 """
 
 import math
-from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -32,8 +31,8 @@ TINY = 1e-6
 
 
 def fedsr(
-    l2r: Annotated[float, Field(ge=0)] = 0.01,
-    cmi: Annotated[float, Field(ge=0)] = 0.001,
+    l2r: NonNegativeFloat = 0.01,
+    cmi: NonNegativeFloat = 0.001,
     square: bool = False,
     share_r: bool = False,
     optimizer: Optimizer = plain_sgd,

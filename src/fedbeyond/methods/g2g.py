@@ -7,16 +7,14 @@ each other's predictions; only the meme is sent and averaged. In the cross-entro
 largest few are replaced by their mean. The method is federated mutual learning with that smoothing.
 """
 
-from typing import Annotated
-
-from pydantic import Field
+from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..batch import Batch
 from ..classifier import Networks, Task
 from ..client import Local, training
-from ..method import Method
+from ..method import Method, Share
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging, uniform
 from ..site import Site
@@ -24,13 +22,11 @@ from ..tree import Tree
 
 PRESETS: dict[str, Tree] = {"paper": {}}
 
-Share = Annotated[float, Field(ge=0, le=1)]
-
 
 def g2g(
     alpha: Share = 0.5,
     beta: Share = 0.5,
-    top: Annotated[int, Field(gt=0)] | None = 3,
+    top: PositiveInt | None = 3,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train a private and a shared model that teach each other; alpha and beta weight the labels in their losses."""

@@ -6,10 +6,8 @@ The loss is a weighted mean of the source domains' risks. The weights grow expon
 concentrates on the worst domain. A pooled reference: it needs images of several domains in one batch.
 """
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,7 +23,7 @@ from ..tree import Tree
 PRESETS: dict[str, Tree] = {"paper": {}, "domainbed": {}}
 
 
-def groupdro(eta: Annotated[float, Field(ge=0)] = 0.01, optimizer: Optimizer = plain_sgd) -> Method:
+def groupdro(eta: NonNegativeFloat = 0.01, optimizer: Optimizer = plain_sgd) -> Method:
     """Train on pooled data, with weights of the domains that grow with their risks."""
 
     def robust(local: Local, batch: Batch) -> Tensor:  # Algorithm 1

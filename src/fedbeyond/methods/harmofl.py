@@ -7,10 +7,9 @@ domain: the mean is a buffer of the model. Each step uses the gradient at the po
 """
 
 from dataclasses import replace
-from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from .. import tree
@@ -19,7 +18,7 @@ from ..client import training
 from ..data.augment.spectrum import amplitudes, blend, size
 from ..images import pixels
 from ..losses import cross_entropy
-from ..method import Method, Sent, also
+from ..method import Method, Sent, Share, also
 from ..optimizers import Optimizer, plain_sgd, sharp
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..site import Site
@@ -29,8 +28,8 @@ PRESETS: dict[str, Tree] = {"paper": {}, "official": {"window": 0.0}}
 
 
 def harmofl(
-    window: Annotated[float, Field(ge=0, le=1)] = 1.0,
-    rho: Annotated[float, Field(ge=0)] = 0.05,
+    window: Share = 1.0,
+    rho: NonNegativeFloat = 0.05,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train by SAM on images with the mean amplitudes of all sites."""

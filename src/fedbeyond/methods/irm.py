@@ -8,16 +8,15 @@ each domain's risk at s = 1 should be zero (IRMv1). A pooled reference: it needs
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..batch import Batch
 from ..client import Local, Term, training, upload
-from ..method import Method
+from ..method import Method, Share
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..site import Site
@@ -33,8 +32,8 @@ Penalty = Callable[[Tensor, Tensor, Batch], Tensor | float]  # of logits, labels
 
 
 def irm(
-    weight: Annotated[float, Field(ge=0)] = 10.0,
-    anneal: Annotated[float, Field(ge=0, le=1)] = 0.5,
+    weight: NonNegativeFloat = 10.0,
+    anneal: Share = 0.5,
     rescale: bool = True,
     unbiased: bool = False,
     optimizer: Optimizer = plain_sgd,

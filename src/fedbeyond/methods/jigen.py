@@ -13,7 +13,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,7 +21,7 @@ from ..batch import Batch
 from ..classifier import Classifier, Networks, Task, for_images
 from ..client import Local, Term, training
 from ..errors import ConfigError
-from ..method import Method, parameters
+from ..method import Method, Share, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..tree import Tree
@@ -32,9 +32,9 @@ SIDE = 3  # tiles along a side
 
 
 def jigen(
-    weight: Annotated[float, Field(ge=0)] = 0.7,
+    weight: NonNegativeFloat = 0.7,
     orders: Annotated[int, Field(gt=0, le=1000)] = 30,
-    whole: Annotated[float, Field(ge=0, le=1)] = 0.9,
+    whole: Share = 0.9,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Average models that also learn to predict the order in which an image's tiles were put together."""

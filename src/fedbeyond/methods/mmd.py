@@ -10,10 +10,10 @@ A pooled reference: it needs images of several domains in one batch.
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations
-from typing import Annotated, cast
+from typing import cast
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,8 +32,8 @@ Distance = Callable[[Tensor, Tensor], Tensor]  # between the features of two dom
 
 
 def mmd(
-    weight: Annotated[float, Field(ge=0)] = 1.0,
-    gammas: Sequence[Annotated[float, Field(gt=0)]] = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0),
+    weight: NonNegativeFloat = 1.0,
+    gammas: Sequence[PositiveFloat] = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0),
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train on pooled data, with the features of all domains pulled towards one distribution."""

@@ -7,10 +7,10 @@ of the site's own model of the round before, z_prev. Added to each site's loss:
 mu * -log( e^{cos(z, z_glob)/T} / (e^{cos(z, z_glob)/T} + e^{cos(z, z_prev)/T}) ).
 """
 
-from typing import Annotated, cast
+from typing import cast
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,9 +27,9 @@ PRESETS = {"paper": {"mu": 5.0}, "official": {"mu": 1.0}}
 
 
 def moon(
-    mu: Annotated[float, Field(ge=0)] = 1.0,
-    temperature: Annotated[float, Field(gt=0)] = 0.5,
-    width: Annotated[int, Field(gt=0)] = 256,
+    mu: NonNegativeFloat = 1.0,
+    temperature: PositiveFloat = 0.5,
+    width: PositiveInt = 256,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Pull projected features to those of the received model, and away from those of the site's last model."""

@@ -11,16 +11,16 @@ student; the server averages the teachers.
 import logging
 from collections.abc import Callable
 from statistics import fmean
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..classifier import Classifier, Networks, Task, for_images, read, write
 from ..client import Client, Handler, descend, make_optimizer, no_state
-from ..method import Method, Sent, parameters
+from ..method import BelowOne, Method, Sent, parameters
 from ..networks.fcn import Fcn
 from ..networks.running_statistics import refresh
 from ..networks.weights import STD
@@ -41,13 +41,13 @@ Generate = Callable[[nn.Module, Tensor], Tensor]
 
 
 def ndag(
-    alpha: Annotated[float, Field(ge=0)] = 0.3,
-    margin: Annotated[float, Field(ge=0)] = 0.1,
-    width: Annotated[int, Field(gt=0)] = 32,
-    decay: Annotated[float, Field(ge=0, lt=1)] | None = None,
+    alpha: NonNegativeFloat = 0.3,
+    margin: NonNegativeFloat = 0.1,
+    width: PositiveInt = 32,
+    decay: BelowOne | None = None,
     kind: Literal[1, 2, 3] = 3,
     learn: Learn = "both",
-    warmup: Annotated[int, Field(ge=0)] = 5,
+    warmup: NonNegativeInt = 5,
     statistics: Statistics = "local",
     space: Space = "imagenet",
     clamp: bool = False,

@@ -6,10 +6,8 @@ Per-FedAvg, first order: the model should do well after one step at a site, not 
 batches: w' = w - alpha * grad(w; first),  then w moves along grad(w'; second).
 """
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -25,7 +23,7 @@ from ..tree import Tree
 PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code
 
 
-def perfedavg(alpha: Annotated[float, Field(ge=0)] = 0.01, optimizer: Optimizer = plain_sgd) -> Method:
+def perfedavg(alpha: NonNegativeFloat = 0.01, optimizer: Optimizer = plain_sgd) -> Method:
     """Average models that are trained to do well after one step of size `alpha`; evaluate them without that step."""
     client = training(after_a_step(alpha), optimizer=optimizer)
     return Method(client=client, server=averaging, weighting=uniform, linear_aggregation=True)

@@ -7,10 +7,9 @@ predictions on all copies, and on views that a wrapper adds, agree. The wrapper 
 """
 
 import math
-from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -18,11 +17,11 @@ from ..batch import Batch, plain
 from ..classifier import classifier, for_images
 from ..client import Local, Term, training
 from ..errors import ConfigError
-from ..method import Method
+from ..method import Method, Share
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..tree import Tree
-from ..wrappers.rc import Share, Sizes, random_convolution
+from ..wrappers.rc import Sizes, random_convolution
 
 PRESETS: dict[str, Tree] = {
     "paper": {},  # RC_mix1-7
@@ -32,8 +31,8 @@ PRESETS: dict[str, Tree] = {
 
 
 def randconv(
-    copies: Annotated[int, Field(ge=0)] = 3,
-    weight: Annotated[float, Field(ge=0)] = 10.0,
+    copies: NonNegativeInt = 3,
+    weight: NonNegativeFloat = 10.0,
     sizes: Sizes = (1, 3, 5, 7),
     mix: bool = True,
     keep: Share = 0.0,

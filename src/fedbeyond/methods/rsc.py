@@ -6,10 +6,9 @@ Representation self-challenging (RSC): the positions or the channels of the last
 the true class are set to zero, for the images of a batch whose prediction suffers most. So the network must use others.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -17,7 +16,7 @@ from ..batch import Batch
 from ..classifier import Classifier, Networks, Task, classifier, for_images
 from ..client import Local, Term, training
 from ..errors import ConfigError
-from ..method import Method
+from ..method import BelowOne, Method, Share
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean
 from ..tree import Tree
@@ -27,16 +26,15 @@ PRESETS = {
     "official": {"samples": 0.3, "grow": 0.4},
 }
 
-Share = Annotated[float, Field(ge=0, lt=1)]
 Where = Literal["maps", "features"]
 
 
 def rsc(
-    places: Share = 1 / 3,
-    channels: Share = 1 / 3.2,
-    samples: Annotated[float, Field(ge=0, le=1)] = 1 / 3,
-    grow: Annotated[float, Field(ge=0, le=1)] = 0.0,
-    coin: Annotated[float, Field(ge=0, le=1)] = 0.5,
+    places: BelowOne = 1 / 3,
+    channels: BelowOne = 1 / 3.2,
+    samples: Share = 1 / 3,
+    grow: Share = 0.0,
+    coin: Share = 0.5,
     where: Where = "maps",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:

@@ -6,16 +6,14 @@ If the risks of the source domains are equal, they should stay equal in domains 
 is added to the loss (V-REx). A pooled reference: it needs images of several domains in one batch.
 """
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..batch import Batch
 from ..client import training
-from ..method import Method
+from ..method import Method, Share
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from .erm import domains
@@ -25,8 +23,8 @@ PRESETS = {"official": {"weight": 1e4, "anneal": 0.2}, "domainbed": {"rescale": 
 
 
 def vrex(
-    weight: Annotated[float, Field(ge=0)] = 10.0,
-    anneal: Annotated[float, Field(ge=0, le=1)] = 0.1,
+    weight: NonNegativeFloat = 10.0,
+    anneal: Share = 0.1,
     rescale: bool = True,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Annotated
 
-from pydantic import Field
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from ..classifier import Classifier, Task
 from ..errors import ConfigError
+from ..method import BelowOne
 
 
 class Perceptron(Classifier):
@@ -26,9 +26,7 @@ class Perceptron(Classifier):
         return self.body(x)  # type: ignore[no-any-return]
 
 
-def mlp(
-    hidden: Sequence[Annotated[int, Field(gt=0)]] = (64, 64), dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-) -> Callable[[Task], Classifier]:
+def mlp(hidden: Sequence[PositiveInt] = (64, 64), dropout: BelowOne = 0.0) -> Callable[[Task], Classifier]:
     """Build a multilayer perceptron for tables, with hidden layers of the widths `hidden`."""
     if not hidden:
         raise ValueError(

@@ -8,17 +8,12 @@ phases, and its amplitudes are mixed with those of another image of the same sit
 """
 
 from dataclasses import replace
-from typing import Annotated
-
-from pydantic import Field
 
 from ..batch import chain
 from ..classifier import for_images
 from ..data.augment.style import amplitude_mix, repaint
 from ..errors import ConfigError
-from ..method import Method
-
-Share = Annotated[float, Field(ge=0, le=1)]
+from ..method import Method, Share
 
 
 def am(method: Method, strength: Share = 1.0, chance: Share = 0.5) -> Method:

@@ -10,7 +10,7 @@ images.
 from dataclasses import replace
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from ..batch import chain
 from ..classifier import for_images
@@ -23,9 +23,9 @@ PRESETS = {"paper": {"views": 2}}
 
 def augmix(
     method: Method,
-    views: Annotated[int, Field(ge=0)] = 1,
-    width: Annotated[int, Field(gt=0)] = 3,
-    depth: Annotated[int, Field(gt=0)] | None = None,
+    views: NonNegativeInt = 1,
+    width: PositiveInt = 3,
+    depth: PositiveInt | None = None,
     severity: Annotated[float, Field(ge=0.1, le=10)] = 3.0,
 ) -> Method:
     """Add `views` AugMix views of each image to a batch (views=0: replace the images)."""

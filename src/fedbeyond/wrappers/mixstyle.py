@@ -12,11 +12,11 @@ from functools import partial
 from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from ..classifier import Classifier, Networks, Task, at_stages
-from ..method import Method
+from ..method import Method, Share
 from ..tree import Tree
 
 PRESETS: dict[str, Tree] = {"paper": {}}
@@ -27,8 +27,8 @@ SPATIAL = (2, 3)  # dimensions of feature maps: height and width
 def mixstyle(
     method: Method,
     depth: Annotated[int, Field(ge=1, le=3)] = 3,
-    alpha: Annotated[float, Field(gt=0)] = 0.1,
-    chance: Annotated[float, Field(ge=0, le=1)] = 0.5,
+    alpha: PositiveFloat = 0.1,
+    chance: Share = 0.5,
 ) -> Method:
     """Mix the styles of early feature maps within a batch, after each of `depth` stages with probability `chance`."""
 

@@ -8,29 +8,27 @@ versions must rely on shapes. With any method: each batch gets such views, which
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from ..batch import chain
 from ..classifier import for_images
 from ..data.augment import style
-from ..method import Method
+from ..method import Method, Share
 
 PRESETS = {
     "img": {"views": 0, "mix": False, "keep": 0.5},  # RC_img1-7, p = 0.5
     "mix": {"views": 0},  # RC_mix1-7
 }
 
-Sizes = Sequence[Annotated[int, Field(gt=0)]]
-Share = Annotated[float, Field(ge=0, le=1)]
+Sizes = Sequence[PositiveInt]
 
 
 def rc(
     method: Method,
-    views: Annotated[int, Field(ge=0)] = 1,
+    views: NonNegativeInt = 1,
     sizes: Sizes = (1, 3, 5, 7),
     mix: bool = True,
     keep: Share = 0.0,

@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from .. import tree
@@ -34,13 +34,13 @@ MIN_LOSS, MAX_LOSS = 1e-8, 1e8  # bounds of a loss: scores divide by it, and it 
 
 def sha(
     method: Method,
-    rho: Annotated[float, Field(ge=0)] = 0.05,
+    rho: NonNegativeFloat = 0.05,
     norm: Norm = "l2",
-    beta: Annotated[float, Field(ge=0)] = 0.3,
-    history: Annotated[int, Field(ge=0)] = 4,
-    evaluators: Annotated[int, Field(gt=0)] | None = None,
+    beta: NonNegativeFloat = 0.3,
+    history: NonNegativeInt = 4,
+    evaluators: PositiveInt | None = None,
     exclude_self: bool = False,
-    warmup: Annotated[int, Field(ge=0)] = 0,
+    warmup: NonNegativeInt = 0,
 ) -> Method:
     """Weight each site's model by how well all sites do with a perturbed copy of it."""
     if method.pooled:
