@@ -1,7 +1,7 @@
 """Classifiers as features and a head, and the functions that read a network into a tree and write it back."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -89,9 +89,22 @@ def at_stages(net: nn.Module, name: str, act: Callable[[Tensor], Tensor | None],
     return [net.get_submodule(stage).register_forward_hook(lambda module, inputs, maps: act(maps)) for stage in stages]
 
 
+def attached(hooks: Iterable[Hook]) -> ExitStack:
+    """Return a context at whose end the hooks are removed."""
+    context = ExitStack()
+    for hook in hooks:
+        context.enter_context(hook)
+    return context
+
+
 def classifier(task: Task) -> Networks:
     """Build one classifier, all that most methods need."""
     return {"model": task.network(task)}
+
+
+def classifiers(*names: str) -> Callable[[Task], Networks]:
+    """Return a function that builds a classifier for each name: `model` is trained, `guide` holds the received one."""
+    return lambda task: {name: task.network(task) for name in names}
 
 
 def batchnorm_layers(net: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._BatchNorm]]:
@@ -112,11 +125,6 @@ def statistics_kept(*nets: nn.Module) -> Iterator[None]:
     finally:
         for layer in tracking:
             layer.track_running_stats = True
-
-
-def guided(task: Task) -> Networks:
-    """Build a classifier, and a second one (`guide`) that holds the received model while the first one trains."""
-    return {"model": task.network(task), "guide": task.network(task)}
 
 
 def read(net: nn.Module) -> Tree:
@@ -141,7 +149,7 @@ def _empty(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def write(net: nn.Module, state: Tree) -> nn.Module:
+def write(net: Net, state: Tree) -> Net:
     """Copy the parameters and buffers of `state` into a network of the same shape, and return the network."""
     for kind, tensors in (("params", dict(net.named_parameters())), ("buffers", dict(net.named_buffers()))):
         if tensors.keys() != state[kind].keys():

@@ -5,14 +5,14 @@ from contextlib import nullcontext
 from functools import cached_property, partial, reduce
 from itertools import count
 from operator import add
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from . import timer, tree
 from .batch import Batch
-from .classifier import read, statistics_kept, write
+from .classifier import Classifier, read, statistics_kept, write
 from .errors import FederationError
 from .optimizers import Optimizer, plain_sgd
 from .server import Envelope, Reply, Request
@@ -156,20 +156,27 @@ class Local:
     ) -> None:
         self.site, self.received, self.private = site, received, private
         self.start: Tree = received.get("start", received["model"]["params"])
-        self.net = write(site.nets["model"], received["model"] | {"params": self.start}).train()
+        self.net = write(cast(Classifier, site.nets["model"]), received["model"] | {"params": self.start}).train()
         self.along = {name: write(site.nets[name], (private | received)[name]).train() for name in along}
         trained = [param for net in (self.net, *self.along.values()) for param in net.parameters()]
         self.optimizer, self.steps = make_optimizer(optimizer, trained, site), 0
+        self._frozen: dict[str, nn.Module] = {}
 
     @cached_property
     def params(self) -> Tree:
         """The current parameters by name; training updates them in place."""
         return dict(self.net.named_parameters())
 
-    @cached_property
-    def guide(self) -> nn.Module:
-        """The received model as a frozen network in evaluation mode."""
-        return write(self.site.nets["guide"], self.received["model"]).eval().requires_grad_(False)
+    def frozen(self, name: str, state: Tree) -> nn.Module:
+        """Return the site's network `name` with `state`, frozen and in evaluation mode; it is written once a round."""
+        if name not in self._frozen:
+            self._frozen[name] = write(self.site.nets[name], state).eval().requires_grad_(False)
+        return self._frozen[name]
+
+    @property
+    def guide(self) -> Classifier:
+        """The received model as a frozen network."""
+        return cast(Classifier, self.frozen("guide", self.received["model"]))
 
 
 Term = Callable[[Local, Batch], Tensor]

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 
-from .batch import Augment, Sampler, plain, shuffled
-from .classifier import Networks, Task, classifier
+from .batch import Augment, Sampler, chain, plain, shuffled
+from .classifier import Networks, Task, classifier, for_images
 from .client import Client
 from .server import Server, Weighting, by_size
 from .tree import Tree
@@ -99,3 +99,8 @@ class Method:
     def epsilon_after(self, rounds: int) -> float:
         """Return epsilon for a site that replies to each kind of request once in each of `rounds` rounds."""
         return self.privacy.epsilon(rounds * len(self.sends)) if self.privacy else math.inf
+
+
+def augmented(method: Method, name: str, augment: Augment) -> Method:
+    """Return the method with an augmentation of images after its own; `name` is that of the wrapper, for errors."""
+    return replace(method, augment=chain(method.augment, augment), networks=for_images(name, method.networks))

@@ -39,9 +39,10 @@ def ats(
     shared = ("model", "generator")
     train = teaching(painted, margin, decay, 3, learn, statistics, optimizer)
     sends: Sends = {"train": {**{name: parameters(name) for name in shared}, "novelty": NOVELTY}}
+    feature = Sent("data-derived", lambda nets, body: {"mean": nets["model"]["params"]["head.weight"][0]})
 
     def networks(task: Task) -> Networks:
-        nets = student_teacher_generator(width)(task)
+        nets = student_teacher_generator(width, task)
         generator = nets["generator"]
         assert isinstance(generator, Fcn)
         for layer in (generator.context, generator.out):
@@ -69,7 +70,7 @@ def ats(
         weighting=uniform,
         networks=for_images("ats", networks),
         shared=shared,
-        sends=sends if margin is not None else {"centre": {"centre": Sent("data-derived", example_feature)}, **sends},
+        sends=sends if margin is not None else {"centre": {"centre": feature}, **sends},
         keeps={"steps", "teacher"},
         min_clients=2 if margin is None else 1,
         linear_aggregation=margin is not None,  # a measured margin needs single replies
@@ -95,8 +96,3 @@ def centre(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
 def measured_margin(replies: list[Reply]) -> Tensor:
     """Compute the margin: the mean squared distance between the mean features of two sites."""
     return torch.pdist(torch.stack([reply.body["centre"]["mean"] for reply in replies])).square().mean()
-
-
-def example_feature(nets: Tree, body: Tree) -> Tree:
-    """Return an example of a mean feature: as long as the input of the head."""
-    return {"mean": torch.zeros_like(nets["model"]["params"]["head.weight"][0])}

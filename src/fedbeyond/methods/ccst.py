@@ -96,15 +96,14 @@ class Style(nn.Module):
 @contextmanager
 def stage_hook(net: nn.Module, stage: int, act: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
     """Call `act` on the output of one stage within the context; a returned tensor replaces that output."""
-    hooks = at_stages(net, "ccst", act, stage)
-    for hook in hooks[:-1]:
+    *earlier, last = at_stages(net, "ccst", act, stage)
+    for hook in earlier:
         hook.remove()
-    try:
-        if len(hooks) < stage:
-            raise ConfigError(f"ccst: stage={stage}, but this network has {len(hooks)} early stages; set a lower stage")
+    with last:
+        found = 1 + len(earlier)
+        if found < stage:
+            raise ConfigError(f"ccst: stage={stage}, but this network has {found} early stages; set a lower stage")
         yield
-    finally:
-        hooks[-1].remove()
 
 
 def statistics(maps: Tensor) -> tuple[Tensor, Tensor]:

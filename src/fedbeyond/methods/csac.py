@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from .. import tree
 from ..batch import Batch
-from ..classifier import Networks, Task, at_stages, classifier, for_images, read, write
-from ..client import Client, Local, Term, training
+from ..classifier import Networks, Task, at_stages, attached, classifier, for_images, read
+from ..client import Local, Term, training
 from ..losses import cross_entropy
 from ..method import Method, Share, parameters
 from ..optimizers import Optimizer, plain_sgd
@@ -54,11 +54,6 @@ def csac(
         reply, _ = pretraining.handlers["train"](site, received, {})
         return reply, private | {"own": reply["model"]}
 
-    def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-        if weight:
-            write(site.nets["own"], private["own"]).eval()
-        return local_training.handlers["train"](site, received, private)
-
     def round(state: Tree, now: Round) -> Conversation:
         model, taught = state["model"], state["taught"]
         new = tuple(client for client in now.clients if client not in taught)
@@ -78,7 +73,7 @@ def csac(
         return {"model": model.train(), "own": own, "attention": Attention([m.shape[1:] for m in maps], width)}
 
     return Method(
-        client=Client(local_training.init, {"teach": teach, "train": train}),
+        client=local_training._replace(handlers={**local_training.handlers, "teach": teach}),
         server=Server(lambda nets: nets | {"taught": {}, "diagnostics": {"weights": {}}}, round),
         weighting=None,
         sends={kind: {"model": parameters("model")} for kind in ("teach", "train")},
@@ -127,7 +122,7 @@ def calibrated(weight: float) -> Term:
         x, y = batch.merged
         maps, logits = stages_and_logits(local.net, x)
         with torch.no_grad():
-            own_maps, own_logits = stages_and_logits(local.site.nets["own"], x)
+            own_maps, own_logits = stages_and_logits(local.frozen("own", local.private["own"]), x)
         level_loss: Tensor = local.along["attention"](maps, own_maps)
         return F.cross_entropy(logits, y) + weight * (level_loss + mmd(logits, own_logits))
 
@@ -137,12 +132,8 @@ def calibrated(weight: float) -> Term:
 def stages_and_logits(net: nn.Module, x: Tensor) -> tuple[list[Tensor], Tensor]:
     """Return the feature maps of all stages of a network, and its logits."""
     maps: list[Tensor] = []
-    hooks = at_stages(net, "csac", maps.append, ALL)
-    try:
+    with attached(at_stages(net, "csac", maps.append, ALL)):
         return maps, net(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def new_attention(site: Site) -> Tree:

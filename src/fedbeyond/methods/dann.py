@@ -8,14 +8,13 @@ batch.
 """
 
 import math
-from typing import cast
 
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..batch import Batch
-from ..classifier import Classifier, Networks, Task
+from ..classifier import Networks, Task
 from ..client import Local, training
 from ..method import Method, parameters
 from ..optimizers import Optimizer, plain_sgd
@@ -40,12 +39,11 @@ def dann(
 
     def adversarial(local: Local, batch: Batch) -> Tensor:  # Eqs. 9 to 15
         x, y = batch.merged
-        net = cast(Classifier, local.net)
-        features = net.features(x)
+        features = local.net.features(x)
         domain_logits = local.along["discriminator"](
             reverse_gradient(features, weight * ramp_factor(local) if ramp else weight)
         )
-        return F.cross_entropy(net.head(features), y) + F.cross_entropy(domain_logits, batch.origins)
+        return F.cross_entropy(local.net.head(features), y) + F.cross_entropy(domain_logits, batch.origins)
 
     return Method(
         client=training(

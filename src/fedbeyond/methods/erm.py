@@ -14,9 +14,6 @@ from ..losses import cross_entropy
 from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
-from ..tree import Tree
-
-PRESETS: dict[str, Tree] = {}
 
 
 def erm(optimizer: Optimizer = plain_sgd) -> Method:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from .. import tree
 from ..batch import Batch
-from ..classifier import Networks, Task, read, statistics_kept, write
+from ..classifier import classifiers, read, statistics_kept, write
 from ..client import Client, Local, Term, descend, make_optimizer, no_state, training
 from ..errors import ConfigError
 from ..images import pixels
@@ -69,9 +69,7 @@ def fccl(
     def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
         """Train the received model, first on public images, then on the site's own images with both teachers."""
         model = correlate(site, received) if images else received["model"]
-        for name in ("teacher", "last"):
-            write(site.nets[name], private[name]).eval()
-        reply, _ = local_training.handlers["train"](site, {"model": model}, {})
+        reply, _ = local_training.handlers["train"](site, {"model": model}, private)
         return reply, private | {"last": reply["model"]}
 
     def correlate(site: Site, received: Tree) -> Tree:
@@ -118,14 +116,9 @@ def fccl(
             "train": {"model": parameters("model")},
         },
         keeps={"teacher", "last"},
-        networks=with_teachers,
+        networks=classifiers("model", "teacher", "last"),
         public=images > 0,
     )
-
-
-def with_teachers(task: Task) -> Networks:
-    """Return the trained model, the intra-domain teacher and the site's last model (inter-domain teacher)."""
-    return {name: task.network(task) for name in ("model", "teacher", "last")}
 
 
 def public(site: Site, index: Tensor) -> Tensor:
@@ -157,7 +150,7 @@ def continual(intra: float, inter: float) -> Term:
         loss = F.cross_entropy(logits, y)
         for name, weight in teachers.items():
             with torch.no_grad():
-                target = local.site.nets[name](x).softmax(1)
+                target = local.frozen(name, local.private[name])(x).softmax(1)
             loss = loss + weight * F.kl_div(logits.log_softmax(1), target, reduction="batchmean")
         return loss
 

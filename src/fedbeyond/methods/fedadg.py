@@ -92,9 +92,7 @@ def fedadg(
             descend(step_net, lambda: model_loss(net.features(x), y), net)  # step c5
             with torch.no_grad(), statistics_kept(net):
                 h = net.features(x)
-            noise = draw(reference, len(y), h.shape[1], site.rng).to(
-                h
-            )  # step c6; drawn once, since SAM evaluates the loss twice
+            noise = draw(reference, len(y), h.shape[1], site.rng).to(h)  # step c6; once: SAM evaluates losses twice
             fake = references(noise, y).detach()
             descend(step_discriminator, lambda: discriminator_objective(h, fake, y))  # step c7
             if step_generator and generator_loss:

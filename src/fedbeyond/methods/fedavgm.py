@@ -35,11 +35,6 @@ def fedavgm(
 
     return Method(
         client=training(cross_entropy(), optimizer=optimizer),
-        server=Server(zero_momentum, round),
+        server=Server(lambda nets: nets | {"speed": tree.zeros(nets["model"]["params"])}, round),
         linear_aggregation=True,
     )
-
-
-def zero_momentum(nets: Tree) -> Tree:
-    """Return the initial server state: the networks, and a momentum of zero."""
-    return nets | {"speed": tree.zeros(nets["model"]["params"])}

@@ -6,8 +6,6 @@ In the head, the row and the bias of class c are averaged with weights n_ic / su
 training images of class c at site i. All other layers are averaged by the number of images, as in FedAvg.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -27,16 +25,12 @@ ROWS = ("head.weight", "head.bias")  # one row per class
 def fedcsa(optimizer: Optimizer = plain_sgd) -> Method:
     """Average the head's rows weighted by the images of their class, all other layers as in FedAvg."""
     client = training(cross_entropy(), optimizer=optimizer)
+    counts = Sent("data-derived", lambda nets, body: {"counts": nets["model"]["params"][ROWS[1]].long()})
     return Method(
         client=client._replace(handlers={**client.handlers, "labels": count}),
         server=Server(lambda nets: nets | {"labels": {}}, round),
-        sends=also({"train": {"model": parameters("model")}}, "labels", histogram=Sent("data-derived", example_counts)),
+        sends=also({"train": {"model": parameters("model")}}, "labels", histogram=counts),
     )
-
-
-def example_counts(nets: Tree, body: Tree) -> Any:
-    """Return an example of a histogram: one count per class."""
-    return {"counts": torch.zeros(len(nets["model"]["params"][ROWS[1]]), dtype=torch.int64)}
 
 
 def count(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:

@@ -7,7 +7,7 @@ with each other and with those of the received model (semantic consistency). Dua
 align the objectives of sites with different classes (class consistency, as in FedDyn).
 """
 
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from .. import tree
 from ..batch import Batch, plain
-from ..classifier import Classifier, classifier, for_images, guided, read
+from ..classifier import Classifier, classifier, classifiers, for_images, read
 from ..client import Local, Term, training, zero_params
 from ..data.augment import style as augment
 from ..errors import ConfigError
@@ -75,7 +75,7 @@ def fedgca(
         corrected = tree.sub(model["params"], tree.scale(1 / alpha, dual)) if alpha else model["params"]  # line 14
         return {"model": model if output == "mean" else model | {"params": corrected}, "start": corrected, "dual": dual}
 
-    nets = guided if consistency and (pg or mg) else classifier
+    nets = classifiers("model", "guide") if consistency and (pg or mg) else classifier
     return Method(
         client=training(*terms, optimizer=optimizer, init=zero_params("dual"), finish=new_dual),
         server=Server(with_dual, round),
@@ -109,7 +109,7 @@ def consistent(beta: float, p: bool, pg: bool, m: bool, mg: bool, form: Form, de
     def term(local: Local, batch: Batch) -> Tensor:  # Eq. 4
         x, y = batch.merged
         count = 1 + len(batch.views)
-        nets = cast(list[Classifier], [local.net, local.guide] if pg or mg else [local.net])
+        nets = [local.net, local.guide] if pg or mg else [local.net]
         outputs = [maps_and_logits(net, x, trained=net is local.net) for net in nets]  # of each: feature maps, logits
         loss = F.cross_entropy(outputs[0][1], y)
         if p:

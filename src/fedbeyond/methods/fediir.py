@@ -7,8 +7,6 @@ A round begins with each site's gradient of the head at the received model. The 
 mean, and each site adds gamma * ||grad_head L_i - g||^2 to its loss: its features learn to make its gradient equal g.
 """
 
-from typing import Any
-
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
@@ -18,14 +16,16 @@ from .. import tree
 from ..batch import Batch
 from ..classifier import Classifier, statistics_kept, write
 from ..client import Local, Term, training
-from ..losses import cross_entropy
 from ..method import BelowOne, Method, Sent, also, parameters
 from ..optimizers import Optimizer, plain_sgd
-from ..server import Conversation, Request, Round, Server, averaging, mean, uniform
+from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..site import Site
 from ..tree import Tree
+from .fedavg import fedavg
 
 PRESETS = {"paper": {"gamma": 1e-3, "keep": 0.95}, "official": {"from_zero": True}}
+
+HEAD = ("weight", "bias")  # the parameters of the head
 
 
 def fediir(
@@ -36,12 +36,7 @@ def fediir(
 ) -> Method:
     """Pull each site's gradient of the head to the mean over sites, a moving average with decay `keep` a round."""
     if not gamma:
-        return Method(
-            client=training(cross_entropy(), optimizer=optimizer),
-            server=averaging,
-            weighting=uniform,
-            linear_aggregation=True,
-        )
+        return fedavg("uniform", optimizer)
 
     def round(state: Tree, now: Round) -> Conversation:
         replies = yield Request("slope", {"model": state["model"]}, now.clients)
@@ -52,19 +47,14 @@ def fediir(
         return {"model": mean(replies, "model"), "slope": slope}
 
     client = training(invariant(gamma), optimizer=optimizer)
+    head = Sent("parameters", lambda nets, body: {key: nets["model"]["params"][f"head.{key}"] for key in HEAD})
     return Method(
         client=client._replace(handlers={**client.handlers, "slope": measure}),
         server=Server(lambda nets: nets, round),
         weighting=uniform,
-        sends=also({"train": {"model": parameters("model")}}, "slope", slope=Sent("parameters", example_slope)),
+        sends=also({"train": {"model": parameters("model")}}, "slope", slope=head),
         linear_aggregation=True,
     )
-
-
-def example_slope(nets: Tree, body: Tree) -> Any:
-    """Return an example of the head's gradient: it has the shapes of the head's parameters."""
-    params = nets["model"]["params"]
-    return {"weight": params["head.weight"], "bias": params["head.bias"]}
 
 
 def slope_of(loss: Tensor, net: Classifier, create_graph: bool = False) -> Tree:
@@ -91,10 +81,9 @@ def invariant(gamma: float) -> Term:
     """Return a loss: cross-entropy, plus gamma times the squared distance of its gradient of the head from g."""
 
     def term(local: Local, batch: Batch) -> Tensor:
-        net, (x, y) = local.net, batch.merged
-        assert isinstance(net, Classifier)
-        loss = F.cross_entropy(net(x), y)
-        gap = tree.sub(slope_of(loss, net, create_graph=True), local.received["slope"])
+        x, y = batch.merged
+        loss = F.cross_entropy(local.net(x), y)
+        gap = tree.sub(slope_of(loss, local.net, create_graph=True), local.received["slope"])
         return loss + gamma * tree.dot(gap, gap)
 
     return term

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..batch import Batch
-from ..classifier import Networks, Task
+from ..classifier import classifiers
 from ..client import Local, training
 from ..method import Method, Share
 from ..optimizers import Optimizer, plain_sgd
@@ -46,14 +46,9 @@ def g2g(
         server=averaging,
         weighting=uniform,
         keeps={"private"},
-        networks=twins,
+        networks=classifiers("model", "private"),
         linear_aggregation=True,
     )
-
-
-def twins(task: Task) -> Networks:
-    """Build the shared and the private model."""
-    return {"model": task.network(task), "private": task.network(task)}
 
 
 def mutual_loss(logits: Tensor, y: Tensor, other: Tensor, share: float, top: int | None) -> Tensor:

@@ -6,8 +6,6 @@ Every image gets the mean amplitudes of all sites' images and keeps its own phas
 domain: the mean is a buffer of the model. Each step uses the gradient at the point rho uphill, so that minima are flat.
 """
 
-from dataclasses import replace
-
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor, nn
@@ -18,7 +16,7 @@ from ..client import training
 from ..data.augment.spectrum import amplitudes, blend, size
 from ..images import pixels
 from ..losses import cross_entropy
-from ..method import Method, Sent, Share, also
+from ..method import Method, Sent, Share, parameters
 from ..optimizers import Optimizer, plain_sgd, sharp
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..site import Site
@@ -46,16 +44,16 @@ def harmofl(
         return {"amplitude": {"mean": (total / site.size).float()}}, private
 
     client = training(cross_entropy(), optimizer=sharp(optimizer, rho))
-    method = Method(
+    sent = Sent("data-derived", lambda nets, body: {"mean": nets["model"]["buffers"]["amplitude"]})
+    return Method(
         client=client._replace(handlers={**client.handlers, "amplitude": mean_amplitude}),
         server=Server(lambda nets: nets, round),
         weighting=uniform,
+        sends={"train": {"model": parameters("model")}, "amplitude": {"amplitude": sent}},
         networks=for_images("harmofl", networks),
         amplitudes=window < 1,
         linear_aggregation=True,
     )
-    sent = Sent("data-derived", lambda nets, body: {"mean": nets["model"]["buffers"]["amplitude"]})
-    return replace(method, sends=also(method.sends, "amplitude", amplitude=sent))
 
 
 def round(state: Tree, now: Round) -> Conversation:

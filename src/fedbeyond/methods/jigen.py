@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..batch import Batch
-from ..classifier import Classifier, Networks, Task, for_images
+from ..classifier import Networks, Task, for_images
 from ..client import Local, Term, training
 from ..errors import ConfigError
 from ..method import Method, Share, parameters
@@ -63,7 +63,6 @@ def puzzled(weight: float, orders: int, whole: float) -> Term:
     def term(local: Local, batch: Batch) -> Tensor:
         x, y = batch.merged
         net, rng = local.net, local.site.rng
-        assert isinstance(net, Classifier)
         drawn = torch.randint(1, 1 + orders, (len(y),), generator=rng)
         order = drawn.where(torch.rand(len(y), generator=rng) >= whole, 0).to(y.device)
         h = net.features(scramble(x, chosen(orders).to(y.device)[order]))

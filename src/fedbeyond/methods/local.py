@@ -12,8 +12,6 @@ from ..server import Conversation, Request, Round, Server, mean
 from ..site import Site
 from ..tree import Tree
 
-PRESETS: dict[str, Tree] = {}
-
 
 def local(optimizer: Optimizer = plain_sgd) -> Method:
     """Train a separate model at each site, and report the mean of their measures."""

@@ -10,7 +10,6 @@ A pooled reference: it needs images of several domains in one batch.
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations
-from typing import cast
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -18,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..batch import Batch
-from ..classifier import Classifier
 from ..client import Local, Term, training
 from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
@@ -48,10 +46,9 @@ def aligned(weight: float, distance: Distance) -> Term:
 
     def term(local: Local, batch: Batch) -> Tensor:
         x, y = batch.merged
-        net = cast(Classifier, local.net)
-        features = net.features(x)
+        features = local.net.features(x)
         penalty = between([features[index] for index in domains(batch, least=2)], distance)
-        return F.cross_entropy(net.head(features), y) + weight * penalty
+        return F.cross_entropy(local.net.head(features), y) + weight * penalty
 
     return term
 

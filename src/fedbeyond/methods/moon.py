@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..batch import Batch
-from ..classifier import Classifier, Networks, Task, write
+from ..classifier import Classifier, Networks, Task
 from ..client import Local, Term, training, upload
 from ..method import Method, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
-from ..site import Site
 from ..tree import Tree
 
 PRESETS = {"paper": {"mu": 5.0}, "official": {"mu": 1.0}}
@@ -40,18 +39,8 @@ def moon(
         heads = {name: projection(features, width) for name in ("projection", "guide_projection", "last_projection")}
         return {**models, **heads}
 
-    client = training(contrast(mu, temperature), optimizer=optimizer, along=("projection",), finish=keep)
-
-    def train(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
-        frozen = {"guide_projection": received["projection"]}
-        if private:  # the site has trained before
-            frozen |= {"last": private["model"], "last_projection": private["projection"]}
-        for name, state in frozen.items():
-            write(site.nets[name], state).eval().requires_grad_(False)
-        return client.handlers["train"](site, received, private)
-
     return Method(
-        client=client._replace(handlers={"train": train}),
+        client=training(contrast(mu, temperature), optimizer=optimizer, along=("projection",), finish=keep),
         server=averaging,
         linear_aggregation=True,
         networks=networks,
@@ -71,15 +60,14 @@ def contrast(mu: float, temperature: float) -> Term:
 
     def term(local: Local, batch: Batch) -> Tensor:  # Eq. 3
         x, y = batch.merged
-        net, nets = cast(Classifier, local.net), local.site.nets
-        h = net.features(x)
-        loss = F.cross_entropy(net.head(h), y)
+        h = local.net.features(x)
+        loss = F.cross_entropy(local.net.head(h), y)
         if not (mu and local.private):  # in the first round there is no last model
             return loss
-        guide, last = cast(Classifier, local.guide), cast(Classifier, nets["last"])
+        last = cast(Classifier, local.frozen("last", local.private["model"]))
         with torch.no_grad():
-            near = nets["guide_projection"](guide.features(x))
-            far = nets["last_projection"](last.features(x))
+            near = local.frozen("guide_projection", local.received["projection"])(local.guide.features(x))
+            far = local.frozen("last_projection", local.private["projection"])(last.features(x))
         return loss + mu * model_contrastive(local.along["projection"](h), near, far, temperature)
 
     return term

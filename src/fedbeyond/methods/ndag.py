@@ -10,6 +10,7 @@ student; the server averages the teachers.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from statistics import fmean
 from typing import Literal
 
@@ -18,7 +19,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..classifier import Classifier, Networks, Task, for_images, read, write
+from ..classifier import Classifier, Networks, Task, classifiers, for_images, read, write
 from ..client import Client, Handler, descend, make_optimizer, no_state
 from ..method import BelowOne, Method, Sent, parameters
 from ..networks.fcn import Fcn
@@ -38,6 +39,9 @@ Learn = Literal["generated", "both"]
 Statistics = Literal["local", "average"]
 Space = Literal["imagenet", "input"]
 Generate = Callable[[nn.Module, Tensor], Tensor]
+
+# two numbers that measure how novel a site's images were
+NOVELTY = Sent("scalars", lambda nets, body: {"perturbation": torch.zeros(()), "distance": torch.zeros(())})
 
 
 def ndag(
@@ -74,7 +78,7 @@ def ndag(
         client=Client(no_state, {"train": train}),
         server=Server(init, round),
         weighting=uniform,
-        networks=for_images("ndag", student_teacher_generator(width)),
+        networks=for_images("ndag", partial(student_teacher_generator, width)),
         shared=shared,
         sends={"train": {**declared, "novelty": NOVELTY}},
         keeps={"steps", "teacher"} if kind == 3 else {"steps"},
@@ -115,14 +119,9 @@ def warn_if_idle(perturbation: float) -> None:
         )
 
 
-def student_teacher_generator(width: int) -> Callable[[Task], Networks]:
-    """Return a function that builds a student, a teacher of the same kind, and a generator."""
-
-    def networks(task: Task) -> Networks:
-        model, teacher = task.network(task), task.network(task)
-        return {"model": model, "teacher": teacher, "generator": Fcn(task.shape[0], width)}
-
-    return networks
+def student_teacher_generator(width: int, task: Task) -> Networks:
+    """Build a student, a teacher of the same kind, and a generator."""
+    return {**classifiers("model", "teacher")(task), "generator": Fcn(task.shape[0], width)}
 
 
 def teaching(
@@ -187,14 +186,6 @@ def teaching(
         return (reply | {"student": read(student)} if kind == 2 else reply), kept  # line 7
 
     return train
-
-
-def changes_of(nets: Tree, body: Tree) -> Tree:
-    """Return an example of the two numbers that measure how novel a site's images were."""
-    return {"perturbation": torch.zeros(()), "distance": torch.zeros(())}
-
-
-NOVELTY = Sent("scalars", changes_of)
 
 
 def teacher_decay(steps: int) -> float:

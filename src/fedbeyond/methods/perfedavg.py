@@ -54,10 +54,8 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
     middle = len(batch.x) // 2
     if middle < 2:
         return batch, batch
-    first, second = slice(middle), slice(middle, None)
-    return cut(batch, first), cut(batch, second)
-
-
-def cut(batch: Batch, part: slice) -> Batch:
-    """Return a part of a batch and of its views."""
-    return Batch(batch.x[part], batch.y[part], tuple(view[part] for view in batch.views))
+    first, second = (
+        Batch(batch.x[part], batch.y[part], tuple(view[part] for view in batch.views))
+        for part in (slice(middle), slice(middle, None))
+    )
+    return first, second

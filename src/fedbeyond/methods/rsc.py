@@ -72,7 +72,6 @@ def challenged(places: float, channels: float, coin: float, where: Where) -> Ter
     def term(local: Local, batch: Batch) -> Tensor:
         x, y = batch.merged
         net, rng = local.net, local.site.rng
-        assert isinstance(net, Classifier)
         maps = net.maps(x) if where == "maps" else net.features(x)[:, :, None, None]
 
         def logits_of(maps: Tensor) -> Tensor:

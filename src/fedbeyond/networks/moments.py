@@ -5,8 +5,8 @@ layers can be measured together. `measure_layers` measures some layers in one fo
 and waits for the combined statistics of all sites, so it measures a whole network in one forward pass.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from threading import Semaphore, Thread, current_thread
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..classifier import batchnorm_layers
+from ..classifier import attached, batchnorm_layers
 from ..site import forked_rng
 from ..tree import Tree
 from .running_statistics import moments, set_statistics, tracks
@@ -32,18 +32,12 @@ def tracked_layers(net: nn.Module) -> dict[str, _BatchNorm]:
     return {name: layer for name, layer in batchnorm_layers(net) if tracks(layer)}
 
 
-@contextmanager
-def _before(layers: Mapping[str, _BatchNorm], act: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """Call `act` with the name of each layer and its input, before the layer computes."""
-    hooks = [
+def _before(layers: Mapping[str, _BatchNorm], act: Callable[[str, Tensor], None]) -> ExitStack:
+    """Return a context in which `act` gets the name of each layer and its input, before the layer computes."""
+    return attached(
         layer.register_forward_pre_hook(lambda layer, inputs, name=name: act(name, inputs[0]))
         for name, layer in layers.items()
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    )
 
 
 @torch.no_grad()
@@ -64,15 +58,10 @@ def levels(net: nn.Module, shape: Sequence[int]) -> Levels:
     def deepen(layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         return _Traced.of(output, _depth_of(output) + 1)
 
-    hooks = [layer.register_forward_hook(deepen) for layer in layers.values()]
     image = torch.zeros(1, *shape, device=next(net.parameters()).device)
     with forked_rng():
-        try:
-            with _before(layers, record):
-                net(_Traced.of(image, 0))
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with attached(layer.register_forward_hook(deepen) for layer in layers.values()), _before(layers, record):
+            net(_Traced.of(image, 0))
         order = sorted(depths, key=lambda name: depths[name])  # stable: by depth, then in the order of calls
         grouped = tuple(tuple(n for n in order if depths[n] == depth) for depth in sorted(set(depths.values())))
         together = image.device.type == "meta" or _independent(net, torch.rand(2, *shape).to(image.device), grouped)

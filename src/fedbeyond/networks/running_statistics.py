@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..classifier import batchnorm_layers
+from ..classifier import attached, batchnorm_layers
 
 
 @torch.no_grad()
@@ -18,13 +18,9 @@ def refresh(net: nn.Module, x: Tensor) -> None:
     """
     net.eval()
     layers = [layer for _, layer in batchnorm_layers(net) if tracks(layer)]
-    hooks = [layer.register_forward_pre_hook(_measure) for layer in layers]
-    try:
-        if layers:
+    if layers:
+        with attached(layer.register_forward_pre_hook(_measure) for layer in layers):
             net(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def tracks(layer: nn.modules.batchnorm._BatchNorm) -> bool:

@@ -7,13 +7,9 @@ The amplitudes of an image's spectrum carry its style, the phases its shapes. Wi
 phases, and its amplitudes are mixed with those of another image of the same site.
 """
 
-from dataclasses import replace
-
-from ..batch import chain
-from ..classifier import for_images
 from ..data.augment.style import amplitude_mix, repaint
 from ..errors import ConfigError
-from ..method import Method, Share
+from ..method import Method, Share, augmented
 
 
 def am(method: Method, strength: Share = 1.0, chance: Share = 0.5) -> Method:
@@ -23,5 +19,4 @@ def am(method: Method, strength: Share = 1.0, chance: Share = 0.5) -> Method:
             "am mixes the amplitudes of images, but this method gives all images the same amplitudes: remove "
             "one of the two, or narrow the method's window, as in harmofl(window=0.5)+am"
         )
-    mix = repaint(amplitude_mix(strength, chance))
-    return replace(method, augment=chain(method.augment, mix), networks=for_images("am", method.networks))
+    return augmented(method, "am", repaint(amplitude_mix(strength, chance)))

@@ -7,16 +7,13 @@ with each other and with the image. With any method: each batch gets such views,
 images.
 """
 
-from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from ..batch import chain
-from ..classifier import for_images
 from ..data.augment import style
 from ..data.augment.augmix import aug_mix
-from ..method import Method
+from ..method import Method, augmented
 
 PRESETS = {"paper": {"views": 2}}
 
@@ -30,5 +27,4 @@ def augmix(
 ) -> Method:
     """Add `views` AugMix views of each image to a batch (views=0: replace the images)."""
     paint = aug_mix(width, depth, severity)
-    augment = style.views(paint, views) if views else style.repaint(paint)
-    return replace(method, augment=chain(method.augment, augment), networks=for_images("augmix", method.networks))
+    return augmented(method, "augmix", style.views(paint, views) if views else style.repaint(paint))

@@ -11,7 +11,6 @@ noise N(0, (2 C z)^2) is added.
 
 import hmac
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from hashlib import shake_256
@@ -63,7 +62,8 @@ def dp(
         steps = clipped({path: leaf.double() - start.get(path, 0) for path, leaf in released.items()}, clip)
         key = noise_key(site, number, request, steps, std)
         positive = {name for name, sent in declared.items() if sent.positive}
-        variances = set(variance_names(site))
+        layers = (name for net in site.nets.values() for name, _ in batchnorm_layers(net))
+        variances = {f"{name}.running_var" for name in layers}  # not negative: BatchNorm takes their square root
 
         def with_noise(path: str, leaf: Tensor) -> Tensor:
             if path not in steps:
@@ -100,12 +100,6 @@ def clipped(steps: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
     finite = {path: step.nan_to_num(0.0, 0.0, 0.0) for path, step in steps.items()}
     length = math.sqrt(math.fsum(float(step.square().sum()) for step in finite.values()))
     return {path: step * min(1.0, clip / length) for path, step in finite.items()} if length else finite
-
-
-def variance_names(site: Site) -> Iterator[str]:
-    """Yield the names of the running variances, which must not be negative: BatchNorm takes their square root."""
-    for net in site.nets.values():
-        yield from (f"{name}.running_var" for name, _ in batchnorm_layers(net))
 
 
 def noise_key(site: Site, number: int, request: Request, steps: dict[str, Tensor], std: float) -> bytes:

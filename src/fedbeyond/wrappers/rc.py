@@ -7,16 +7,13 @@ versions must rely on shapes. With any method: each batch gets such views, which
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from ..batch import chain
-from ..classifier import for_images
 from ..data.augment import style
-from ..method import Method, Share
+from ..method import Method, Share, augmented
 
 PRESETS = {
     "img": {"views": 0, "mix": False, "keep": 0.5},  # RC_img1-7, p = 0.5
@@ -35,9 +32,7 @@ def rc(
 ) -> Method:
     """Add `views` randomly convolved views of each image to a batch (views=0: replace the images)."""
     paint = random_convolution(sizes, mix, keep)
-    augment = style.views(paint, views) if views else style.repaint(paint)
-    networks = for_images("rc", method.networks)
-    return replace(method, augment=chain(method.augment, augment), networks=networks)
+    return augmented(method, "rc", style.views(paint, views) if views else style.repaint(paint))
 
 
 def random_convolution(sizes: Sizes, mix: bool, keep: float) -> style.Paint:

@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
@@ -68,9 +69,8 @@ def sha(
         past, weights, models = kept["history"], {}, {}
         for name, new in ((r.client, {"model": r.body["model"], "score": scores[r.client]}) for r in replies):
             earlier, key = past.get(name, {}), f"{now.number:06}"
-            merged = (
-                new if now.number < warmup else average_with_history(new, earlier, history, reader(now, name))
-            )  # lines 3 and 4
+            read = partial(stored_model, now, name)
+            merged = new if now.number < warmup else average_with_history(new, earlier, history, read)  # lines 3 and 4
             models[name] = merged["model"]
             weights[name] = 1.0 if now.number < warmup else float(merged["score"]) ** beta  # line 6, Eq. 6
             past = past | {name: pruned(earlier | {key: new["score"]}, history)}
@@ -84,7 +84,8 @@ def sha(
     def round(state: Tree, now: Round) -> Conversation:  # the method's own round, with its training replies weighted
         before = state["sha_history"]
         kept = {"history": before, "diagnostics": state["diagnostics"]}
-        conversation = method.server.round(without(state, "sha_history", "diagnostics"), now)
+        own = {name: part for name, part in state.items() if name not in ("sha_history", "diagnostics")}
+        conversation = method.server.round(own, now)
         request = next(conversation)
         while True:
             replies = yield request
@@ -110,11 +111,6 @@ def sha(
         linear_aggregation=False,  # every site's model is sent to all sites
         sends=also(sends, "sha_score", losses=Sent("scalars", example_losses, positive=True)),
     )
-
-
-def without(state: Tree, *names: str) -> Tree:
-    """Return the state without the named parts."""
-    return {name: part for name, part in state.items() if name not in names}
 
 
 def example_losses(nets: Tree, body: Tree) -> Any:
@@ -192,9 +188,9 @@ def pruned(scores: Tree, history: int) -> Tree:
     return kept
 
 
-def reader(now: Round, client: str) -> Callable[[str], Tree]:
-    """Return a function that reads a site's model of an earlier round from the model store."""
-    return lambda key: now.store.get(OWNER, f"{client}/{key}")
+def stored_model(now: Round, client: str, key: str) -> Tree:
+    """Read a site's model of an earlier round from the model store."""
+    return now.store.get(OWNER, f"{client}/{key}")
 
 
 def stored_names(past: Tree) -> Iterator[str]:
