@@ -31,6 +31,10 @@ class Client(NamedTuple):
     handlers: Mapping[str, Handler]
     postprocess: Postprocess | None = None  # applied last to every reply, after all wrappers
 
+    def also(self, **handlers: Handler) -> "Client":
+        """Return the client with further handlers, or with others in their place."""
+        return self._replace(handlers={**self.handlers, **handlers})
+
 
 def enrol(client: Client, site: Site) -> ClientState:
     """Return the client state at enrolment: the initial private state is committed, nothing is pending."""

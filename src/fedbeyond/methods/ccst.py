@@ -71,10 +71,9 @@ def ccst(
         replies = yield Request("train", {"model": state["model"], "bank": bank}, now.clients)
         return {"model": mean(replies, "model"), "bank": bank}
 
-    client = training(style_transfer(share, stage), optimizer=optimizer)
     sent_style = Sent("data-derived", lambda nets, body: nets["style"]["buffers"])
     return Method(
-        client=client._replace(handlers={**client.handlers, "styles": measure_style}),
+        client=training(style_transfer(share, stage), optimizer=optimizer).also(styles=measure_style),
         server=Server(lambda nets: {"model": nets["model"], "bank": {}}, round),
         weighting=uniform,
         sends={"train": {"model": parameters("model")}, "styles": {"style": sent_style}},

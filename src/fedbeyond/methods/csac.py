@@ -73,7 +73,7 @@ def csac(
         return {"model": model.train(), "own": own, "attention": Attention([m.shape[1:] for m in maps], width)}
 
     return Method(
-        client=local_training._replace(handlers={**local_training.handlers, "teach": teach}),
+        client=local_training.also(teach=teach),
         server=Server(lambda nets: nets | {"taught": {}, "diagnostics": {"weights": {}}}, round),
         weighting=None,
         sends={kind: {"model": parameters("model")} for kind in ("teach", "train")},

@@ -56,7 +56,7 @@ def elcfs(
     client = training(episode(window, ratio, views, step, order == "full"), optimizer=optimizer)
     sent_spectra = Sent("data-derived", lambda nets, body: {"spectra": nets["bank"]["buffers"]["spectra"]})
     return Method(
-        client=client._replace(handlers={**client.handlers, "amplitude": send_amplitudes}),
+        client=client.also(amplitude=send_amplitudes),
         server=Server(lambda nets: {"model": nets["model"], "bank": {}}, round),
         sends={"train": {"model": parameters("model")}, "amplitude": {"amplitude": sent_spectra}},
         networks=for_images("elcfs", networks),

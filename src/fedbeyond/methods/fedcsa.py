@@ -24,10 +24,9 @@ ROWS = ("head.weight", "head.bias")  # one row per class
 
 def fedcsa(optimizer: Optimizer = plain_sgd) -> Method:
     """Average the head's rows weighted by the images of their class, all other layers as in FedAvg."""
-    client = training(cross_entropy(), optimizer=optimizer)
     counts = Sent("data-derived", lambda nets, body: {"counts": nets["model"]["params"][ROWS[1]].long()})
     return Method(
-        client=client._replace(handlers={**client.handlers, "labels": count}),
+        client=training(cross_entropy(), optimizer=optimizer).also(labels=count),
         server=Server(lambda nets: nets | {"labels": {}}, round),
         sends=also({"train": {"model": parameters("model")}}, "labels", histogram=counts),
     )

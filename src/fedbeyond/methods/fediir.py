@@ -46,10 +46,9 @@ def fediir(
         replies = yield Request("train", {"model": state["model"], "slope": slope}, now.clients)
         return {"model": mean(replies, "model"), "slope": slope}
 
-    client = training(invariant(gamma), optimizer=optimizer)
     head = Sent("parameters", lambda nets, body: {key: nets["model"]["params"][f"head.{key}"] for key in HEAD})
     return Method(
-        client=client._replace(handlers={**client.handlers, "slope": measure}),
+        client=training(invariant(gamma), optimizer=optimizer).also(slope=measure),
         server=Server(lambda nets: nets, round),
         weighting=uniform,
         sends=also({"train": {"model": parameters("model")}}, "slope", slope=head),

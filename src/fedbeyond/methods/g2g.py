@@ -42,7 +42,7 @@ def g2g(
         return client.handlers["train"](site, received, private or {"private": received["model"]})
 
     return Method(
-        client=client._replace(handlers={"train": train}),
+        client=client.also(train=train),
         server=averaging,
         weighting=uniform,
         keeps={"private"},

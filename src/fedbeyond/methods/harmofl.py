@@ -43,10 +43,9 @@ def harmofl(
         assert isinstance(total, Tensor)
         return {"amplitude": {"mean": (total / site.size).float()}}, private
 
-    client = training(cross_entropy(), optimizer=sharp(optimizer, rho))
     sent = Sent("data-derived", lambda nets, body: {"mean": nets["model"]["buffers"]["amplitude"]})
     return Method(
-        client=client._replace(handlers={**client.handlers, "amplitude": mean_amplitude}),
+        client=training(cross_entropy(), optimizer=sharp(optimizer, rho)).also(amplitude=mean_amplitude),
         server=Server(lambda nets: nets, round),
         weighting=uniform,
         sends={"train": {"model": parameters("model")}, "amplitude": {"amplitude": sent}},

@@ -23,7 +23,7 @@ def local(optimizer: Optimizer = plain_sgd) -> Method:
         return reply, reply
 
     return Method(
-        client=client._replace(handlers={"train": train}),
+        client=client.also(train=train),
         server=Server(lambda nets: nets | {"models": {}}, round),
         weighting=None,
         keeps={"model"},

@@ -90,4 +90,4 @@ def with_validation_scores(client: Client, metric: str) -> Client:
         measured = {"ga_received": before, "ga_trained": badness(site, reply["model"])}
         return reply | measured, kept
 
-    return client._replace(handlers={**client.handlers, "train": train})
+    return client.also(train=train)

@@ -105,7 +105,7 @@ def sha(
     sends = also(method.sends, "train", sha_sharp=parameters("model", "params"))
     return replace(
         method,
-        client=method.client._replace(handlers={**method.client.handlers, "train": train, "sha_score": evaluate}),
+        client=method.client.also(train=train, sha_score=evaluate),
         server=Server(lambda nets: method.server.init(nets) | {"sha_history": {}, "diagnostics": {}}, round),
         weighting=None,
         linear_aggregation=False,  # every site's model is sent to all sites
