@@ -10,10 +10,10 @@ from ...errors import ConfigError, DataError, nearest
 from ..datasets._benchmarks import KNOWN, locate
 from ..datasets._folder import decoded, list_domains
 from ..datasets.facts import FACTS, Release, total
-from ..datasets.naming import match_paths, subfolders
+from ..datasets.naming import match_paths, spellings, subfolders
 from ..datasets.readers import recognise
 from ..datasets.readers.arrays import list_arrays
-from ..datasets.readers.folders import folders, part_folders
+from ..datasets.readers.folders import folders
 from ..storage.listing import Files, Listing, Records
 from .findings import (
     Finding,
@@ -99,7 +99,7 @@ def _read_as(root: Path, name: str) -> Recognised:
         problem = _unreadable(str(error))
     lenient = known._replace(subset=True, any_two=True)
     try:
-        listing = part_folders(root, lenient) or folders(root, lenient)
+        listing = folders(root, lenient)
     except DataError:
         listing = None
     other_finding = (
@@ -129,7 +129,7 @@ def _partial_matches(root: Path) -> Iterator[Finding]:
     """Yield a note for each known dataset of which a folder has most domains, but not all."""
     for name, known in KNOWN.items():
         try:
-            present = match_paths(root, subfolders(root), known.domains, known.aliases)
+            present = match_paths(root, subfolders(root), spellings(known.domains, known.aliases))
         except DataError:
             continue  # two folders of one domain: the reader has reported it
         if len(present) > 1 and len(present) > len(known.domains) / 2:

@@ -10,7 +10,7 @@ from ...images import Domains
 from ...spec import parse
 from ..storage.cache import load, report
 from ..storage.listing import Listing
-from .naming import Known, Names, match_paths, subfolders
+from .naming import Known, Names, match_paths, spellings, subfolders
 from .readers import READERS, recognise
 
 Size = Annotated[int, Field(gt=0)]
@@ -177,11 +177,10 @@ def locate(name: str, known: Known, root: str) -> Listing:
     if listing is not None:
         return listing
     folders = subfolders(top)
-    matches = match_paths(top, folders, known.domains, known.aliases)
-    missing = ", ".join(domain for domain in known.domains if domain not in matches)
+    missing = known.missing(match_paths(top, folders, spellings(known.domains, known.aliases)))
     files = sorted({f"*{path.suffix}" for path in top.iterdir() if path.is_file() and path.suffix})
     present = ", ".join([path.name for path in folders] + files) or "nothing"
-    layouts = "; ".join(list(READERS)[:-1])
+    layouts = "; ".join(READERS)
     raise MissingError(
         f"{root}: no folder of {missing}; found {present}; {expected} or another layout "
         f"({layouts}; see fedbeyond data info {name}){_unreadable_hint(top)}"

@@ -4,7 +4,7 @@ Names differ between copies. They are compared without case, `-`, `_` and blanks
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -25,6 +25,19 @@ class Known(NamedTuple):
     any_two: bool = False  # any two of the domains are enough
     extra: Names = ()  # domains that only some copies have
 
+    def domain_spellings(self) -> dict[str, str]:
+        """Map the plain form of each name of a domain, also of those in `extra`, to the usual name."""
+        return spellings((*self.domains, *self.extra), self.aliases)
+
+    def missing(self, present: Container[str]) -> str:
+        """Return the domains, but those in `extra`, that are not present, separated by commas."""
+        return ", ".join(name for name in self.domains if name not in present)
+
+    def in_usual_order(self, items: Mapping[str, Thing]) -> dict[str, Thing] | None:
+        """Return the items of known domains in the usual order, or None if too many domains are missing."""
+        present = {name: items[name] for name in (*self.domains, *self.extra) if name in items}
+        return None if self.missing(present) and not (self.any_two and len(present) > 1) else present
+
 
 def plain(name: str) -> str:
     """Return a name without case, `-`, `_` and blanks."""
@@ -36,11 +49,16 @@ def spellings(names: Iterable[str], aliases: Mapping[str, Names]) -> dict[str, s
     return {plain(spelled): name for name in names for spelled in (name, *aliases.get(name, ()))}
 
 
-def match_paths(
-    top: Path, paths: Iterable[Path], names: Iterable[str], aliases: Mapping[str, Names]
-) -> dict[str, Path]:
-    """Return the folder or file of each name; ignore paths that match no name."""
-    usual = spellings(names, aliases)
+def class_names(folders: Iterable[str]) -> Names:
+    """Return the classes of folders, in the first spelling of each, sorted by their plain form."""
+    names: dict[str, str] = {}
+    for folder in folders:
+        names.setdefault(plain(folder), folder)
+    return tuple(names[key] for key in sorted(names))
+
+
+def match_paths(top: Path, paths: Iterable[Path], usual: Mapping[str, str]) -> dict[str, Path]:
+    """Return the folder or file of each usual name, given by its spellings; ignore paths that match no name."""
     matches: dict[str, Path] = {}
     for path in paths:
         name = usual.get(plain(path.stem if path.is_file() else path.name))
@@ -51,13 +69,6 @@ def match_paths(
         if name is not None:
             matches[name] = path
     return matches
-
-
-def in_usual_order(items: Mapping[str, Thing], known: Known) -> dict[str, Thing] | None:
-    """Return the items of known domains in the usual order, or None if too many domains are missing."""
-    present = {name: items[name] for name in (*known.domains, *known.extra) if name in items}
-    missing = [name for name in known.domains if name not in present]
-    return None if missing and not (known.any_two and len(present) > 1) else present
 
 
 def subfolders(top: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """Listings: the files and labels of each domain on disk, before any image is opened."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,3 +32,10 @@ class Listing(NamedTuple):
     classes: tuple[str, ...]
     domains: dict[str, Records]
     layout: str
+
+
+def sorted_records(root: Path, rows: Iterable[tuple[int, str, str, str]], parts: Iterable[str]) -> Records:
+    """Return files in order of class and name, given by label, name, part and group, with the rows of each part."""
+    labels, names, part_of, groups = zip(*sorted(rows), strict=True)
+    folds = {part: np.flatnonzero(np.array(part_of) == part) for part in parts}
+    return Records(Files(root, names), np.array(labels, np.int64), folds, groups if groups[0] else ())

@@ -7,14 +7,14 @@ from ...storage.listing import Listing
 from ..naming import Known
 from .arrays import hdf5, npz_folder
 from .digits import digits
-from .folders import folders, part_folders
+from .folders import folders
 from .lists import lists
 from .midog import midog
 from .tables import camelyon, isic, wilds
 
 Reader = Callable[[Path, Known], Listing | None]
 
-# by the name in messages; folders are last, since other layouts have folders too
+# by the name in messages; folders, also those without parts, are last, since other layouts have folders too
 READERS: dict[str, Reader] = {
     "metadata.csv of WILDS": camelyon,
     "metadata.csv with domain, category and path": wilds,
@@ -24,15 +24,11 @@ READERS: dict[str, Reader] = {
     "HDF5 <domain>_train.hdf5": hdf5,
     "idx, .mat or .npz of digits": digits,
     "<domain>.npz": npz_folder,
-    "domain/part/class/image": part_folders,
-    "domain/class/image": folders,
+    "domain/part/class/image": folders,
 }
 
 
 def recognise(root: Path, known: Known) -> Listing | None:
     """Return the listing of a folder from the first reader that recognises its layout, or None."""
-    for reader in READERS.values():
-        listing = reader(root, known)
-        if listing is not None:
-            return listing
-    return None
+    listings = (reader(root, known) for reader in READERS.values())
+    return next((listing for listing in listings if listing is not None), None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -11,7 +11,7 @@ from ....errors import ConfigError, DataError
 from ....images import Domains
 from ...storage.cache import load
 from ...storage.listing import Listing, Records
-from ..naming import Known, in_usual_order, match_paths, plain, spellings
+from ..naming import Known, match_paths, plain
 
 Part = tuple[np.ndarray, np.ndarray]  # images and labels
 
@@ -31,7 +31,7 @@ def list_arrays(top: Path) -> Listing:
     paths = sorted(top.glob("*.npz"))
     if not paths:
         raise DataError(f"{top}: no .npz in it; expected a file domain.npz for each domain, with x and y")
-    domains = {path.stem: join_parts(npz_parts(path), path) for path in paths}
+    domains = {path.stem: npz_records(path) for path in paths}
     named = [names for path in paths if (names := _classes(path))]
     if any(names != named[0] for names in named):
         raise DataError(
@@ -49,25 +49,22 @@ def list_arrays(top: Path) -> Listing:
 
 def npz_folder(root: Path, known: Known) -> Listing | None:
     """Read a known dataset with one .npz for each domain."""
-    matches = match_paths(root, sorted(root.glob("*.npz")), (*known.domains, *known.extra), known.aliases)
-    files = in_usual_order(matches, known)
+    files = known.in_usual_order(match_paths(root, sorted(root.glob("*.npz")), known.domain_spellings()))
     if files is None:
         return None
-    domains = {domain: join_parts(npz_parts(path), path) for domain, path in files.items()}
-    for domain, records in domains.items():
-        require_labels(records, known, files[domain])
+    domains = {domain: require_labels(npz_records(path), known, path) for domain, path in files.items()}
     return Listing(known.classes, domains, "one .npz for each domain")
 
 
 def hdf5(root: Path, known: Known) -> Listing | None:
     """Read `<domain>_{train,val,test}.hdf5` with images and labels from 1; test repeats all images and is not read."""
-    usual = spellings((*known.domains, *known.extra), known.aliases)
+    usual = known.domain_spellings()
     paths: dict[str, dict[str, Path]] = {}
     for path in sorted((*root.glob("*.hdf5"), *root.glob("*.h5"), *root.glob("*/*.hdf5"))):
         spelled, _, part = path.stem.rpartition("_")
         if plain(spelled) in usual and part in ("train", "val", "test"):
             paths.setdefault(usual[plain(spelled)], {})[part] = path
-    files = in_usual_order(paths, known)
+    files = known.in_usual_order(paths)
     if files is None:
         return None
     domains = {}
@@ -79,8 +76,7 @@ def hdf5(root: Path, known: Known) -> Listing | None:
         records = records._replace(labels=records.labels - base)
         if "test" in parts and "train" in parts:
             records = records._replace(folds={**records.folds, "test": np.arange(len(records.labels))})
-        require_labels(records, known, first)
-        domains[domain] = records
+        domains[domain] = require_labels(records, known, first)
     return Listing(known.classes, domains, "HDF5 files <domain>_<part>.hdf5 with images and labels")
 
 
@@ -98,26 +94,25 @@ def _hdf5(path: Path) -> Part:
         ) from None
 
 
-def npz_parts(path: Path) -> dict[str, Part]:
-    """Return the parts of a .npz file: train, val and test, or one part without a name."""
-    content = _load(path)
-    if "x" in content and "y" in content:
-        return {"": (bytes_of(content["x"], path), content["y"].astype(np.int64).ravel())}
-    parts = [part for part in ("train", "val", "test") if f"x_{part}" in content and f"y_{part}" in content]
+def npz_records(path: Path) -> Records:
+    """Read a .npz file with the parts train, val and test, or with one part without a name."""
+    try:
+        with np.load(path) as file:  # raises for arrays of objects, which could run code
+            content = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read as .npz ({error}); write it again with numpy.savez") from None
+    endings = [""] if "x" in content and "y" in content else ["_train", "_val", "_test"]
+    parts = {
+        ending[1:]: (bytes_of(content[f"x{ending}"], path), content[f"y{ending}"].astype(np.int64).ravel())
+        for ending in endings
+        if f"x{ending}" in content and f"y{ending}" in content
+    }
     if not parts:
         has = ", ".join(content) or "nothing"
         raise DataError(
             f"{path}: has {has}; expected x_train y_train x_test y_test, or x y; write these with numpy.savez"
         )
-    return {p: (bytes_of(content[f"x_{p}"], path), content[f"y_{p}"].astype(np.int64).ravel()) for p in parts}
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        with np.load(path) as file:  # raises for arrays of objects, which could run code
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: cannot be read as .npz ({error}); write it again with numpy.savez") from None
+    return join_parts(parts, path)
 
 
 def _classes(path: Path) -> tuple[str, ...]:
@@ -133,23 +128,22 @@ def join_parts(parts: Mapping[str, Part], path: Path) -> Records:
             raise DataError(
                 f"{path}: {len(images)} images and {len(labels)} labels{where}; expected equal numbers; write it again"
             )
-    folds, start = {}, 0
-    for part, (_, labels) in parts.items():
-        folds[part] = np.arange(start, start + len(labels))
-        start += len(labels)
     shapes = {images.shape[1:] for images, _ in parts.values()}
     if len(shapes) > 1:
         raise DataError(f"{path}: images of shapes {', '.join(map(str, shapes))}; resize them to one shape")
     images = np.concatenate([images for images, _ in parts.values()])
     labels = np.concatenate([labels for _, labels in parts.values()])
-    return Records(images, labels, {} if list(folds) == [""] else folds)
+    starts = np.cumsum([len(images) for images, _ in parts.values()])[:-1]
+    folds = dict(zip(parts, np.split(np.arange(len(labels)), starts), strict=True))
+    return Records(images, labels, {} if "" in parts else folds)
 
 
-def require_labels(records: Records, known: Known, path: Path) -> None:
-    """Raise if a label is not the number of a class."""
+def require_labels(records: Records, known: Known, path: Path) -> Records:
+    """Return the records; raise if a label is not the number of a class."""
     low, high = int(records.labels.min(initial=0)), int(records.labels.max(initial=0))
     if low < 0 or high >= len(known.classes):
         raise DataError(f"{path}: labels {low} to {high}; expected 0 to {len(known.classes) - 1}; fix the labels")
+    return records
 
 
 def bytes_of(images: np.ndarray, path: Path) -> np.ndarray:

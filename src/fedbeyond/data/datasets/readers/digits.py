@@ -2,17 +2,16 @@
 
 import gzip
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ....errors import DataError
 from ...storage.listing import Listing, Records
-from ..naming import Known, in_usual_order, plain, spellings, subfolders
-from .arrays import Part, bytes_of, join_parts, npz_parts, require_labels
-from .folders import folders, part_folders
+from ..naming import Known, plain, subfolders
+from .arrays import Part, bytes_of, join_parts, npz_records, require_labels
+from .folders import folders
 
 
 def digits(root: Path, known: Known) -> Listing | None:
@@ -21,33 +20,59 @@ def digits(root: Path, known: Known) -> Listing | None:
         return None
     read: dict[str, tuple[str, Records]] = {}
     for domain in known.domains:
-        for form, reader in FORMATS.items():
-            records = reader(root, domain, known)
+        for form, (ending, reader) in FORMATS.items():
+            paths = _near(root, domain, known, ending)
+            records = reader(paths) if paths else None
             if records is not None:
-                read[domain] = form, records
+                read[domain] = form, require_labels(records, known, paths[0])
                 break
-    collections = in_usual_order(read, known)
+        else:
+            listing = folders(root, known._replace(domains=(domain,), any_two=False))
+            if listing is not None:
+                read[domain] = "folders", listing.domains[domain]
+    collections = known.in_usual_order(read)
     if collections is None or all(form == "folders" for form, _ in collections.values()):
         return None
     layout = ", ".join(f"{domain} as {form}" for domain, (form, _) in collections.items())
     return Listing(known.classes, {domain: records for domain, (_, records) in collections.items()}, layout)
 
 
-def _npz(root: Path, domain: str, known: Known) -> Records | None:
-    for path in _near(root, domain, known, ".npz"):
-        return _checked(npz_parts(path), known, path)
-    return None
+def _near(root: Path, domain: str, known: Known, ending: str) -> list[Path]:
+    """Return a collection's files with an ending: in its folder or raw/ there, else by name in the root folder."""
+
+    def files(*folders: Path) -> list[Path]:
+        paths = [path for folder in folders for path in sorted(folder.iterdir()) if path.is_file()]
+        return [path for path in paths if path.name.removesuffix(".gz").endswith(ending)]
+
+    usual = known.domain_spellings()
+    homes = [path for path in subfolders(root) if usual.get(plain(path.name)) == domain]
+    deeper = [path for home in homes for path in subfolders(home) if plain(path.name) in ("raw", plain(home.name))]
+    inside = files(*homes, *deeper)
+    if inside:
+        return inside
+    if ending == "ubyte":  # the names of these files do not say which collection they are
+        return files(root) if domain == "mnist" else []
+    return [path for path in files(root) if _collection(path.stem, usual) == domain]
 
 
-def _idx(root: Path, domain: str, known: Known) -> Records | None:
-    """Read `train-images-idx3-ubyte` and the like from the collection's folder, or MNIST from the root folder."""
-    files = {path.name.removesuffix(".gz").replace(".", "-"): path for path in _near(root, domain, known, "ubyte")}
+def _collection(stem: str, usual: dict[str, str]) -> str | None:
+    """Return the collection with the longest name that a file name begins with, or None."""
+    return usual.get(max(filter(plain(stem).startswith, usual), key=len, default=""))
+
+
+def _npz(paths: Sequence[Path]) -> Records:
+    return npz_records(paths[0])
+
+
+def _idx(paths: Sequence[Path]) -> Records | None:
+    """Read `train-images-idx3-ubyte` and the like."""
+    files = {path.name.removesuffix(".gz").replace(".", "-"): path for path in paths}
     parts: dict[str, Part] = {}
     for part, start in {"train": "train", "test": "t10k"}.items():
         images, labels = files.get(f"{start}-images-idx3-ubyte"), files.get(f"{start}-labels-idx1-ubyte")
         if images and labels:
             parts[part] = bytes_of(idx(images), images), idx(labels).astype(np.int64)
-    return _checked(parts, known, next(iter(files.values()))) if parts else None
+    return join_parts(parts, paths[0]) if parts else None
 
 
 def idx(path: Path) -> np.ndarray:
@@ -65,28 +90,29 @@ def idx(path: Path) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=4 + 4 * count).reshape(shape)
 
 
-def _mat(root: Path, domain: str, known: Known) -> Records | None:
+def _mat(paths: Sequence[Path]) -> Records | None:
     """Read the .mat files of SVHN and of Digit-Five; label 10 is the digit 0."""
-    parts: dict[str, Part] = {}
-    paths = _near(root, domain, known, ".mat")
-    for path in paths:
-        content = _loaded(path)
-        if "X" in content:  # one part in each file, the image axis last
-            part = "test" if "test" in path.stem.lower() else "extra" if "extra" in path.stem.lower() else "train"
-            if part != "extra":
-                parts[part] = bytes_of(np.moveaxis(content["X"], -1, 0), path), _numbers(content["y"])
-        elif "dataset" in content:  # USPS: [[images, labels] of training, [images, labels] of test]
-            for part, (images, labels) in zip(("train", "test"), content["dataset"], strict=False):
-                parts[part] = bytes_of(images, path), _numbers(labels)
-        else:
-            parts |= _keyed(content, path)
-    return _checked(parts, known, paths[0]) if parts else None
+    parts = {part: content for path in paths for part, content in _mat_parts(path).items()}
+    return join_parts({part: parts[part] for part in ("train", "test") if part in parts}, paths[0]) if parts else None
 
 
-def _keyed(content: dict[str, Any], path: Path) -> dict[str, Part]:
-    """Read both parts from one file, with names such as train_32 and label_train, or train_data and train_label."""
+def _mat_parts(path: Path) -> dict[str, Part]:
+    from scipy.io import loadmat
+
+    try:
+        content = loadmat(path)
+    except (OSError, ValueError, TypeError, NotImplementedError) as error:
+        raise DataError(f"{path}: cannot be read as .mat ({error}); download it again") from None
+    if "X" in content:  # one part in each file, the image axis last
+        part = next((part for part in ("test", "extra") if part in path.stem.lower()), "train")
+        if part == "extra":
+            return {}
+        return {part: (bytes_of(np.moveaxis(content["X"], -1, 0), path), _numbers(content["y"]))}
+    if "dataset" in content:  # USPS: [[images, labels] of training, [images, labels] of test]
+        pairs = zip(("train", "test"), content["dataset"], strict=False)
+        return {part: (bytes_of(images, path), _numbers(labels)) for part, (images, labels) in pairs}
     parts = {}
-    for part in ("train", "test"):
+    for part in ("train", "test"):  # both in one file: train_32 and label_train, or train_data and train_label
         images = next((content[k] for k in (f"{part}_32", f"{part}_data", part, f"{part}_28") if k in content), None)
         labels = next((content[k] for k in (f"label_{part}", f"{part}_label") if k in content), None)
         if images is not None and labels is not None:
@@ -103,52 +129,8 @@ def _numbers(labels: np.ndarray) -> np.ndarray:
     return np.where(labels == 10, 0, labels).ravel().astype(np.int64) if not one_hot else labels.argmax(1)
 
 
-def _loaded(path: Path) -> dict[str, Any]:
-    from scipy.io import loadmat
-
-    try:
-        content: dict[str, Any] = loadmat(path)
-    except (OSError, ValueError, TypeError, NotImplementedError) as error:
-        raise DataError(f"{path}: cannot be read as .mat ({error}); download it again") from None
-    return content
-
-
-def _folders(root: Path, domain: str, known: Known) -> Records | None:
-    single = known._replace(domains=(domain,), any_two=False)
-    listing = part_folders(root, single) or folders(root, single)
-    return listing.domains[domain] if listing else None
-
-
-def _near(root: Path, domain: str, known: Known, ending: str) -> list[Path]:
-    """Return a collection's files with an ending: in its folder or raw/ there, else by name in the root folder."""
-    usual = spellings(known.domains, known.aliases)
-    homes = [path for path in subfolders(root) if usual.get(plain(path.name)) == domain]
-    deeper = [path for home in homes for path in subfolders(home) if plain(path.name) in ("raw", plain(home.name))]
-    inside = [path for home in (*homes, *deeper) for path in sorted(home.iterdir()) if _ends(path, ending)]
-    if inside:
-        return inside
-    beside = [path for path in sorted(root.iterdir()) if _ends(path, ending)]
-    if ending == "ubyte":
-        return beside if domain == "mnist" else []
-    return [path for path in beside if _collection(path.stem, usual) == domain]
-
-
-def _ends(path: Path, ending: str) -> bool:
-    return path.is_file() and path.name.removesuffix(".gz").endswith(ending)
-
-
-def _collection(stem: str, usual: dict[str, str]) -> str | None:
-    """Return the collection with the longest name that a file name begins with, or None."""
-    prefixes = [name for name in usual if plain(stem).startswith(name)]
-    return usual[max(prefixes, key=len)] if prefixes else None
-
-
-def _checked(parts: dict[str, Part], known: Known, path: Path) -> Records:
-    records = join_parts({part: parts[part] for part in sorted(parts, key=("train", "val", "test", "").index)}, path)
-    require_labels(records, known, path)
-    return records
-
-
-FORMATS: dict[str, Callable[[Path, str, Known], Records | None]] = {
-    "npz": _npz, "idx": _idx, "mat": _mat, "folders": _folders,
-}  # fmt: skip
+FORMATS: dict[str, tuple[str, Callable[[Sequence[Path]], Records | None]]] = {  # the ending of files, and their reader
+    "npz": (".npz", _npz),
+    "idx": ("ubyte", _idx),
+    "mat": (".mat", _mat),
+}

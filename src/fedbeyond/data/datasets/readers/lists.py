@@ -6,7 +6,7 @@ Numbers begin with 0 or 1, and paths are often those of another computer; the cl
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ....errors import DataError, MissingError
 from ...storage.listing import Files, Listing, Records
-from ..naming import Known, in_usual_order, plain, spellings, subfolders
+from ..naming import Known, class_names, plain, spellings, subfolders
 from .folders import PARTS
 
 NAMED = re.compile(r"(?P<domain>.+)_(?P<part>train|crossval|val|test|img_label_list)(_kfold)?\.txt", re.IGNORECASE)
@@ -39,20 +39,18 @@ class Listed(NamedTuple):
 def lists(root: Path, known: Known) -> Listing | None:
     """Read lists `<domain>_<part>.txt` (also `_kfold`) or `<domain>_img_label_list.txt`, and the images they name."""
     files = find_lists(root, known)
-    by_domain = in_usual_order(
-        {each.domain: [other for other in files if other.domain == each.domain] for each in files}, known
+    by_domain = known.in_usual_order(
+        {each.domain: [other for other in files if other.domain == each.domain] for each in files}
     )
     if by_domain is None:
         return None
-    classes = known.classes or _class_names(entry for each in files for entry in each.entries)
+    classes = known.classes or class_names(_folder_name(name) for each in files for name, _ in each.entries)
     known, domains, bases = known._replace(classes=classes), {}, set()
     for domain, parts in by_domain.items():
         domains[domain], part_bases = _records(root, parts, known)
         bases |= part_bases
-    folder = files[0].path.parent
-    layout = (
-        f"lists of files in {_within(root, folder)}, images in {', '.join(sorted(_within(root, b) for b in bases))}"
-    )
+    folder, images = files[0].path.parent, ", ".join(sorted(_within(root, base) for base in bases))
+    layout = f"lists of files in {_within(root, folder)}, images in {images}"
     if any(each.base for each in files):
         layout += ", labels from 1"
     if _dassl(root, folder, bases) and any(name.endswith(LEFT_OUT) for each in files for name, _ in each.entries):
@@ -61,10 +59,12 @@ def lists(root: Path, known: Known) -> Listing | None:
 
 
 def find_lists(root: Path, known: Known) -> list[Listed]:
-    """Return the lists of known domains in a folder and in its usual folders of lists."""
-    usual = spellings((*known.domains, *known.extra), known.aliases)
+    """Return the lists of known domains in a folder and, up to two levels down, in its usual folders of lists."""
+    usual = known.domain_spellings()
+    likely = [path for path in subfolders(root) if plain(path.name) in WHERE]
+    deeper = [path for top in likely for path in subfolders(top) if plain(path.name) in WHERE]
     files: dict[tuple[str, str], Listed] = {}
-    for path in _candidates(root):
+    for path in (path for folder in (root, *likely, *deeper) for path in sorted(folder.glob("*.txt"))):
         name = NAMED.fullmatch(path.name)
         domain = usual.get(plain(name["domain"])) if name else None
         if name and domain:
@@ -73,14 +73,6 @@ def find_lists(root: Path, known: Known) -> list[Listed]:
                 files[domain, part] = Listed(path, domain, part, _entries(path), 0)
     numbers = [number for each in files.values() for _, number in each.entries]
     return [each._replace(base=_base(each, numbers, known)) for each in files.values()]
-
-
-def _candidates(root: Path) -> Iterator[Path]:
-    """Yield the text files in a folder and, up to two levels down, in folders with usual names of lists."""
-    likely = [path for path in subfolders(root) if plain(path.name) in WHERE]
-    deeper = [path for top in likely for path in subfolders(top) if plain(path.name) in WHERE]
-    for folder in (root, *likely, *deeper):
-        yield from sorted(folder.glob("*.txt"))
 
 
 def _entries(path: Path) -> list[Entry]:
@@ -97,24 +89,26 @@ def _entries(path: Path) -> list[Entry]:
     return entries
 
 
-def _folders(known: Known) -> dict[str, str]:
-    numbered = {str(number): name for number, name in enumerate(known.classes)}
-    return {**numbered, **spellings(known.classes, known.aliases)}
+def _labels(known: Known) -> dict[str, int]:
+    """Map the plain name of a class folder, or the number of a class, to a label."""
+    numbers = {name: number for number, name in enumerate(known.classes)}
+    named = {spelled: numbers[name] for spelled, name in spellings(known.classes, known.aliases).items()}
+    return {str(number): number for number in range(len(known.classes))} | named
 
 
-def _class_of(name: str, usual: dict[str, str]) -> str | None:
-    """Return the class of the folder of a listed image, or None."""
-    return usual.get(plain(name.rpartition("/")[0].rpartition("/")[2]))
+def _folder_name(name: str) -> str:
+    """Return the name of the folder of a listed image."""
+    return name.rpartition("/")[0].rpartition("/")[2]
 
 
 def _base(listed: Listed, numbers: Sequence[int], known: Known) -> int:
     """Return the number of the first class in a list; raise if numbers contradict the class folders in the paths."""
-    usual, free = _folders(known), not known.classes or known.subset or not listed.part
-    classified = [(name, number, _class_of(name, usual)) for name, number in listed.entries]
-    certain = [(name, number, known.classes.index(label)) for name, number, label in classified if label]
-    if free:
-        labels = {label for _, _, label in certain}
-        return int(bool(certain) and len(labels) == len(known.classes) and _shifted(certain))
+    labels = _labels(known)
+    classified = [(name, number, labels.get(plain(_folder_name(name)))) for name, number in listed.entries]
+    certain = [(name, number, label) for name, number, label in classified if label is not None]
+    if not known.classes or known.subset or not listed.part:  # the numbers may be those of other classes
+        all_classes = bool(certain) and len({label for _, _, label in certain}) == len(known.classes)
+        return int(all_classes and all(number == label + 1 for _, number, label in certain))
     if not certain:
         if max(numbers, default=0) > len(known.classes) or (0 in numbers and len(known.classes) in numbers):
             raise DataError(
@@ -134,21 +128,18 @@ def _base(listed: Listed, numbers: Sequence[int], known: Known) -> int:
     return base
 
 
-def _shifted(certain: Sequence[tuple[str, int, int]]) -> bool:
-    return all(number == label + 1 for _, number, label in certain)
-
-
 def _records(root: Path, parts: Sequence[Listed], known: Known) -> tuple[Records, set[Path]]:
     """Return a domain's images in order of class and name, with the rows of each part, and their base folders."""
     labels: dict[str, int] = {}
     rows: dict[str, set[str]] = {}
-    bases, usual = set(), _folders(known)
+    bases, by_folder = set(), _labels(known)
     for each in parts:
         base, dropped = _base_folder(root, each)
         bases.add(base)
         prefixes: dict[str, str] = {}
         for name, number in each.entries:
-            label = _label(name, number, each, known, usual)
+            label = by_folder.get(plain(_folder_name(name)))
+            label = _label(name, number, each, known) if label is None else label
             if label is None or (name.endswith(LEFT_OUT) and _dassl(root, each.path.parent, {base})):
                 continue
             folder, _, file = "/".join(name.split("/")[dropped:]).rpartition("/")
@@ -168,11 +159,8 @@ def _records(root: Path, parts: Sequence[Listed], known: Known) -> tuple[Records
     return Records(Files(root, names), np.array([labels[name] for name in names], np.int64), folds), bases
 
 
-def _label(name: str, number: int, listed: Listed, known: Known, usual: dict[str, str]) -> int | None:
-    """Return the label of an entry, from its class folder or else its number; None for a class that is not read."""
-    class_name = _class_of(name, usual)
-    if class_name is not None:
-        return known.classes.index(class_name)
+def _label(name: str, number: int, listed: Listed, known: Known) -> int | None:
+    """Return the label of an entry without a class folder from its number; None for a class that is not read."""
     if known.subset:
         return None
     label = number - listed.base
@@ -223,15 +211,6 @@ def _prefix(root: Path, folder: Path) -> str:
     if folder == root:
         return ""
     return f"{(folder.relative_to(root) if folder.is_relative_to(root) else folder).as_posix()}/"
-
-
-def _class_names(entries: Iterator[Entry]) -> tuple[str, ...]:
-    """Return the classes that are folders of paths."""
-    names: dict[str, str] = {}
-    for name, _ in entries:
-        folder = name.rpartition("/")[0].rpartition("/")[2]
-        names.setdefault(plain(folder), folder)
-    return tuple(names[key] for key in sorted(names))
 
 
 def _dassl(root: Path, folder: Path, bases: set[Path]) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....errors import DataError, MissingError
 from ...storage.listing import Box, Files, Listing, Records
-from ..naming import Known, in_usual_order, plain, subfolders
+from ..naming import Known, plain, subfolders
 
 SIDE = 64  # pixels around the centre of a box
 CASES = {  # case numbers of each kind of tumor in the MIDOG 2022 challenge (not checked by us)
@@ -48,15 +48,13 @@ def _listing(root: Path, file: Path, content: dict[str, Any], known: Known) -> L
         image, label = images.get(each["image_id"]), labels.get(each["category_id"])
         if image is None or label is None:
             raise DataError(f"{file}: annotation {each.get('id')} has an unknown image or category; download it again")
-        rows.setdefault(kinds[image["id"]], []).append(
-            (image["file_name"], label, square(each["bbox"], corners, image))
-        )
-    by_domain = in_usual_order(rows, known)
+        box = square(each["bbox"], corners, image)
+        rows.setdefault(kinds[image["id"]], []).append((image["file_name"], label, box))
+    by_domain = known.in_usual_order(rows)
     if by_domain is None:
-        missing = ", ".join(name for name in known.domains if name not in rows)
         raise MissingError(
-            f"{file}: no cell of {missing}; found {', '.join(sorted(rows))}; add tumor_type to the images of the file, "
-            f"or a CSV table with Slide and Tumor beside it"
+            f"{file}: no cell of {known.missing(rows)}; found {', '.join(sorted(rows))}; add tumor_type to the images "
+            f"of the file, or a CSV table with Slide and Tumor beside it"
         )
     layout = f"{file.name} and TIFF files; {SIDE} pixels around each box, grouped by case"
     return Listing(known.classes, {domain: _records(folder, by_domain[domain]) for domain in by_domain}, layout)

@@ -1,14 +1,12 @@
 """Read tables of images: the metadata.csv of WILDS (Camelyon17, PACS) and the split of FLamby's ISIC 2019."""
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from ....errors import DataError, MissingError
-from ...storage.listing import Files, Listing, Records
-from ..naming import Known, in_usual_order, plain, spellings, subfolders
+from ...storage.listing import Listing, Records, sorted_records
+from ..naming import Known, plain, spellings, subfolders
 
 Row = Mapping[str, str]
 Fields = tuple[str, str, int, str, str]  # domain, name, label, fold, group
@@ -84,45 +82,33 @@ def _table(root: Path, name: str, columns: set[str]) -> Path | None:
     return None
 
 
-def _rows(table: Path) -> Iterator[tuple[int, Row]]:
-    with table.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        yield from enumerate(csv.DictReader(file), 2)
-
-
 def _listing(table: Path, known: Known, parse: Callable[[Row], Fields], layout: str) -> Listing:
     """Return the rows of a table by domain, in order of class and name; domains may be given by number."""
-    usual = spellings((*known.domains, *known.extra), known.aliases)
+    usual = known.domain_spellings()
     usual |= {str(index): name for index, name in enumerate(known.domains) if str(index) not in usual}
     rows: dict[str, list[tuple[int, str, str, str]]] = {}
-    for number, row in _rows(table):
-        try:
-            domain, name, label, fold, group = parse(row)
-        except (ValueError, TypeError, AttributeError):
-            raise DataError(
-                f"{table}, line {number}: it cannot be parsed; labels must be numbers; fix that line"
-            ) from None
-        usual_name = usual.get(plain(domain))
-        if usual_name is None or not 0 <= label < len(known.classes):
-            given = f"domain {domain!r} and label {label}"
-            raise DataError(
-                f"{table}, line {number}: {given}; expected a domain of {', '.join(known.domains)} and a label of "
-                f"0 to {len(known.classes) - 1}; fix that line"
-            )
-        rows.setdefault(usual_name, []).append((label, name, fold, group))
-    by_domain = in_usual_order(rows, known)
+    with table.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        for number, row in enumerate(csv.DictReader(file), 2):
+            try:
+                domain, name, label, fold, group = parse(row)
+            except (ValueError, TypeError, AttributeError):
+                raise DataError(
+                    f"{table}, line {number}: it cannot be parsed; labels must be numbers; fix that line"
+                ) from None
+            usual_name = usual.get(plain(domain))
+            if usual_name is None or not 0 <= label < len(known.classes):
+                raise DataError(
+                    f"{table}, line {number}: domain {domain!r} and label {label}; expected a domain of "
+                    f"{', '.join(known.domains)} and a label of 0 to {len(known.classes) - 1}; fix that line"
+                )
+            rows.setdefault(usual_name, []).append((label, name, fold, group))
+    by_domain = known.in_usual_order(rows)
     if by_domain is None:
-        missing = ", ".join(name for name in known.domains if name not in rows)
-        raise MissingError(f"{table}: no line of {missing}; found {', '.join(sorted(rows))}; use a complete table")
+        found = ", ".join(sorted(rows))
+        raise MissingError(f"{table}: no line of {known.missing(rows)}; found {found}; use a complete table")
     return Listing(known.classes, {domain: _records(table.parent, rows) for domain, rows in by_domain.items()}, layout)
 
 
 def _records(root: Path, rows: list[tuple[int, str, str, str]]) -> Records:
-    rows = sorted(rows)
-    parts = np.array([fold for _, _, fold, _ in rows])
-    folds = {str(part): np.nonzero(parts == part)[0] for part in np.unique(parts) if part}
-    return Records(
-        Files(root, tuple(name for _, name, _, _ in rows)),
-        np.array([label for label, _, _, _ in rows], np.int64),
-        folds if "train" in folds and len(folds) > 1 else {},
-        tuple(group for _, _, _, group in rows) if rows[0][3] else (),
-    )
+    parts = sorted({part for _, _, part, _ in rows if part})
+    return sorted_records(root, rows, parts if "train" in parts and len(parts) > 1 else ())
