@@ -7,16 +7,17 @@ import torch
 
 from fedbeyond.batch import Batch
 from fedbeyond.data.augment import colours
+from fedbeyond.data.augment.colours import greyed
 from fedbeyond.data.augment.transforms import (
     centre,
     colour_jitter,
     custom,
     cut,
     draw_crops,
-    flipped,
-    greys,
+    mirrored,
     padded_crop,
     resized_crop,
+    sometimes,
 )
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import registry, runner
@@ -57,14 +58,15 @@ def test_settings_that_change_nothing_change_nothing():
     torch.testing.assert_close(centre(1.0)(X, stream()), X)
     torch.testing.assert_close(colour_jitter(0, 0, 0, 0)(X, stream()), X)
     assert torch.equal(padded_crop(0)(X, stream()), X)
-    assert torch.equal(flipped(0.0)(X, stream()), X) and torch.equal(greys(0.0)(X, stream()), X)
+    assert torch.equal(sometimes(mirrored, 0.0)(X, stream()), X)
+    assert torch.equal(sometimes(greyed, 0.0)(X, stream()), X)
 
 
 def test_half_of_the_images_are_flipped_each_on_its_own():
     many = X[:1].expand(4000, -1, -1, -1)
-    turned = (flipped(0.5)(many, stream()) != many).flatten(1).any(1)
+    turned = (sometimes(mirrored, 0.5)(many, stream()) != many).flatten(1).any(1)
     assert 0.47 < float(turned.float().mean()) < 0.53
-    assert torch.equal(flipped(1.0)(X, stream()), X.flip(3))
+    assert torch.equal(sometimes(mirrored, 1.0)(X, stream()), X.flip(3))
 
 
 def test_crops_have_the_area_the_shape_and_the_place_that_were_asked_for():
@@ -132,12 +134,12 @@ def test_each_image_gets_an_amount_of_its_own():
 
 
 def test_grey_images_have_one_value_a_place():
-    grey = greys(1.0)(X, stream())
+    grey = sometimes(greyed, 1.0)(X, stream())
     assert torch.equal(grey[:, 0], grey[:, 1]) and torch.equal(grey[:, 0], grey[:, 2])
     torch.testing.assert_close(grey[:, 0], 0.299 * X[:, 0] + 0.587 * X[:, 1] + 0.114 * X[:, 2])
     one = X[:, :1]  # images of one channel have no colours to lose
     jittered = make("ga")(Batch(one, BATCH.y), stream())
-    assert torch.equal(greys(1.0)(one, stream()), one) and jittered.x.shape == one.shape
+    assert torch.equal(sometimes(greyed, 1.0)(one, stream()), one) and jittered.x.shape == one.shape
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ random stream. Images are floats in -1..1 and keep their size: where an official
 the size of the data.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Annotated
 
@@ -48,9 +48,9 @@ def custom(
         centre(zoom) if zoom < 1 else None,
         resized_crop(crop[0], crop[1]) if crop else None,
         padded_crop(pad) if pad else None,
-        flipped(flip) if flip else None,
+        sometimes(mirrored, flip) if flip else None,
         colour_jitter(*jitter) if any(jitter) else None,
-        greys(grey) if grey else None,
+        sometimes(greyed, grey) if grey else None,
     ]
     steps: list[Augment] = [repaint(paint) for paint in paints if paint]
     return reduce(chain, steps) if steps else plain
@@ -159,22 +159,19 @@ def padded_crop(pad: int) -> Paint:
     return paint
 
 
-def flipped(chance: float) -> Paint:
-    """Mirror each image left to right, with probability `chance`."""
+def sometimes(change: Callable[[Tensor], Tensor], chance: float) -> Paint:
+    """Change each image with probability `chance`."""
 
     def paint(x: Tensor, rng: torch.Generator) -> Tensor:
-        return torch.where(chosen(x, chance, rng), x.flip(3), x)
+        chosen = torch.rand(len(x), 1, 1, 1, generator=rng) < chance
+        return torch.where(chosen.to(x.device), change(x), x)
 
     return paint
 
 
-def greys(chance: float) -> Paint:
-    """Turn each image grey, with probability `chance`."""
-
-    def paint(x: Tensor, rng: torch.Generator) -> Tensor:
-        return torch.where(chosen(x, chance, rng), greyed(x), x)
-
-    return paint
+def mirrored(x: Tensor) -> Tensor:
+    """Mirror images left to right."""
+    return x.flip(3)
 
 
 def colour_jitter(brightness: float, contrasts: float, saturation: float, hue: float) -> Paint:
@@ -192,8 +189,3 @@ def colour_jitter(brightness: float, contrasts: float, saturation: float, hue: f
         return 2 * x - 1
 
     return paint
-
-
-def chosen(x: Tensor, chance: float, rng: torch.Generator) -> Tensor:
-    """Draw a mask of the images of a batch, each with probability `chance`."""
-    return (torch.rand(len(x), 1, 1, 1, generator=rng) < chance).to(x.device)

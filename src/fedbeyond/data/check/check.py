@@ -8,32 +8,20 @@ import numpy as np
 
 from ...errors import ConfigError, DataError, nearest
 from ..datasets._benchmarks import KNOWN, locate
-from ..datasets._folder import decoded, list_domains
+from ..datasets._folder import decoded, list_folder
 from ..datasets.facts import FACTS, Release, total
 from ..datasets.naming import match_paths, spellings, subfolders
 from ..datasets.readers import recognise
 from ..datasets.readers.arrays import list_arrays
 from ..datasets.readers.folders import folders
 from ..storage.listing import Files, Listing, Records
-from .findings import (
-    Finding,
-    closest_release,
-    count_images,
-    duplicates,
-    make_finding,
-    missing_classes,
-    one_based_lists,
-    single_domain,
-    stray_files,
-    unknown_folders,
-    unreadable_images,
-    wrong_counts,
-)
-from .info import MAX_COLUMNS, align
+from .findings import Finding, closest_release, count_images, inspect, unknown_folders
+from .info import count_table
 from .picture import draw
-from .scan import Scan, scan, unread_files
+from .scan import Scan, scan
 
 PICTURE_SIZE, PICTURE_CLASSES = 64, 20  # pixels of an image in the picture; classes that it shows
+MAX_NAMED = 5  # names in a finding
 
 
 class Recognised(NamedTuple):
@@ -55,11 +43,11 @@ def check(root: Path, name: str = "", picture: Path | None = None) -> tuple[str,
         return _report(root, dataset, [], dataset.problems, None), False
     release = _release(dataset)
     scanned = scan(dataset.listing)
-    findings = (*dataset.problems, *_findings(root, dataset.name, dataset.listing, release, scanned))
+    findings = (*dataset.problems, *inspect(root, dataset.name, dataset.listing, release, scanned))
     if picture is not None:
         few_classes = len(dataset.listing.classes) <= 10
         draw(decoded(_sample(dataset.listing, scanned), PICTURE_SIZE), picture, each=3 if few_classes else 1)
-    table = _table(dataset.listing, release)
+    table = count_table(count_images(dataset.listing), dataset.listing.classes, release and release.counts)
     return _report(root, dataset, table, findings, picture), all(finding.note for finding in findings)
 
 
@@ -79,7 +67,7 @@ def _identify(root: Path) -> Recognised:
                 continue
             return dataset
     try:
-        listing = list_arrays(root) if any(root.glob("*.npz")) else list_domains(root, partial=True)
+        listing = list_arrays(root) if any(root.glob("*.npz")) else list_folder(str(root), partial=True)
     except DataError as error:
         return incomplete[0] if incomplete else Recognised("", None, (_unreadable(str(error)), *_partial_matches(root)))
     if listing.domains:
@@ -115,14 +103,14 @@ def _with_all_classes(root: Path, name: str, listing: Listing) -> Listing:
 
 
 def _unreadable(reason: str) -> Finding:
-    return make_finding("unreadable: training would stop with this error", [reason], "fix it, then check again")
+    return Finding("unreadable: training would stop with this error", [reason], "fix it, then check again")
 
 
 def _possible(dataset: Recognised) -> Finding:
     """Return a note on why a custom folder is not the known dataset that it resembles."""
     reasons = [name for problem in dataset.problems for name in problem.names]
     remedy = f"if it is {dataset.name}, fix that and use --as {dataset.name}"
-    return make_finding(f"perhaps {dataset.name}", reasons, remedy, note=True)
+    return Finding(f"perhaps {dataset.name}", reasons, remedy, note=True)
 
 
 def _partial_matches(root: Path) -> Iterator[Finding]:
@@ -133,9 +121,8 @@ def _partial_matches(root: Path) -> Iterator[Finding]:
         except DataError:
             continue  # two folders of one domain: the reader has reported it
         if len(present) > 1 and len(present) > len(known.domains) / 2:
-            missing = ", ".join(domain for domain in known.domains if domain not in present)
             remedy = f"if it is {name}, add the missing domains and use --as {name}"
-            yield make_finding(f"perhaps {name}", [f"has no {missing}"], remedy, note=True)
+            yield Finding(f"perhaps {name}", [f"has no {known.missing(present)}"], remedy, note=True)
 
 
 def _release(dataset: Recognised) -> Release | None:
@@ -152,35 +139,6 @@ def _release(dataset: Recognised) -> Release | None:
     return release
 
 
-def _findings(root: Path, name: str, listing: Listing, release: Release | None, scanned: Scan) -> Iterator[Finding]:
-    if name:
-        yield from unknown_folders(root, KNOWN[name], release)
-        yield from one_based_lists(root, KNOWN[name], name)
-    else:
-        yield from single_domain(listing)
-        yield from missing_classes(listing)
-    if release:
-        yield from wrong_counts(listing, release)
-    yield from unreadable_images(scanned)
-    yield from duplicates(scanned, listing, release)
-    yield from stray_files(root, *unread_files(listing))
-
-
-def _table(listing: Listing, release: Release | None) -> list[str]:
-    """Return a table of images by domain and class, beside the expected numbers."""
-    full = len(listing.classes) <= MAX_COLUMNS
-    rows = [("domain", *(listing.classes if full else ()), "all", *(("expected",) if release else ()))]
-    sums = [0, 0]
-    for domain, counts in count_images(listing).items():
-        expected = total(release.counts.get(domain, 0)) if release else 0
-        sums = [sums[0] + sum(counts), sums[1] + expected]
-        by_class = map(str, counts) if full else ()
-        rows.append((domain, *by_class, str(sum(counts)), *((str(expected),) if release else ())))
-    blanks = ("",) * (len(listing.classes) if full else 0)
-    rows.append(("all", *blanks, str(sums[0]), *((str(sums[1]),) if release else ())))
-    return [f"  {line}" for line in align(rows)]
-
-
 def _report(
     root: Path, dataset: Recognised, table: list[str], findings: tuple[Finding, ...], picture: Path | None
 ) -> str:
@@ -192,7 +150,9 @@ def _report(
         domains = f"{len(listing.domains)} domain{'s' * (len(listing.domains) != 1)}"
         lines += [f"{domains}, {len(listing.classes)} classes{numbers}", "", *table]
     for finding in sorted(findings, key=lambda finding: finding.note):
-        lines += ["", f"{'note: ' if finding.note else ''}{finding.title}", *(f"  {name}" for name in finding.names)]
+        lines += ["", f"{'note: ' if finding.note else ''}{finding.title}"]
+        lines += [f"  {name}" for name in finding.names[:MAX_NAMED]]
+        lines += [f"  and {len(finding.names) - MAX_NAMED} more"] if len(finding.names) > MAX_NAMED else []
         lines += [f"  to do: {finding.remedy}"]
     lines += ["", *([f"picture: {picture}"] if picture else [])]
     problems = sum(not finding.note for finding in findings)
@@ -205,23 +165,13 @@ def _sample(listing: Listing, scanned: Scan) -> Listing:
     bad = {image.name for image in (*scanned.missing, *scanned.broken)}
     classes = listing.classes[:PICTURE_CLASSES]
     domains = {}
-    for domain, records in listing.domains.items():
-        rows = [row for label in range(len(classes)) for row in _first_rows(records, label, bad)]
-        domains[domain] = _select(records, np.array(rows, np.int64))
+    for domain, (pixels, labels, *_) in listing.domains.items():
+        good = [name not in bad for name in pixels.names] if isinstance(pixels, Files) else True
+        rows = np.concatenate([np.flatnonzero((labels == label) & good)[:3] for label in range(len(classes))])
+        if isinstance(pixels, Files):
+            root, names, boxes = pixels
+            pixels = Files(root, tuple(names[row] for row in rows), tuple(boxes[row] for row in rows if boxes))
+        else:
+            pixels = pixels[rows]
+        domains[domain] = Records(pixels, labels[rows])
     return Listing(classes, domains, listing.layout)
-
-
-def _first_rows(records: Records, label: int, bad: set[str], each: int = 3) -> list[int]:
-    rows = np.nonzero(records.labels == label)[0].tolist()
-    if isinstance(records.pixels, Files):
-        rows = [row for row in rows if records.pixels.names[row] not in bad]
-    return rows[:each]
-
-
-def _select(records: Records, rows: np.ndarray) -> Records:
-    """Return some rows of a domain."""
-    if isinstance(records.pixels, np.ndarray):
-        return Records(records.pixels[rows], records.labels[rows])
-    root, names, boxes = records.pixels
-    files = Files(root, tuple(names[row] for row in rows), tuple(boxes[row] for row in rows) if boxes else ())
-    return Records(files, records.labels[rows])

@@ -7,30 +7,37 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import DataError
+from ..datasets._benchmarks import KNOWN
 from ..datasets.facts import Release, total
 from ..datasets.naming import Known, subfolders
-from ..datasets.readers.folders import class_folders, domain_folders
+from ..datasets.readers.folders import PARTS, class_folders, domain_folders
 from ..datasets.readers.lists import LEFT_OUT, find_lists
 from ..storage.listing import Listing
-from .scan import ImageRef, Scan
-
-MAX_NAMED = 5
+from .scan import ImageRef, Scan, unread_files
 
 
 class Finding(NamedTuple):
-    """A problem of the data: a title, a few names and what to do; a note if nothing needs to be done."""
+    """A problem of the data: a title, names and what to do; a note if nothing needs to be done."""
 
     title: str
-    names: tuple[str, ...]
+    names: Sequence[str]
     remedy: str
     note: bool = False
 
 
-def make_finding(title: str, names: Iterable[str], remedy: str, note: bool = False) -> Finding:
-    """Return a finding with at most MAX_NAMED names; the others are counted."""
-    names = list(names)
-    more = [f"and {len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
-    return Finding(title, (*names[:MAX_NAMED], *more), remedy, note)
+def inspect(root: Path, name: str, listing: Listing, release: Release | None, scan: Scan) -> Iterable[Finding]:
+    """Yield all findings about a known dataset, or about a custom folder if the name is empty."""
+    if name:
+        yield from unknown_folders(root, KNOWN[name], release)
+        yield from one_based_lists(root, KNOWN[name], name)
+    else:
+        yield from single_domain(listing)
+        yield from missing_classes(listing)
+    if release:
+        yield from wrong_counts(listing, release)
+    yield from unreadable_images(scan)
+    yield from duplicates(scan, listing, release)
+    yield from stray_files(*unread_files(root, listing))
 
 
 def count_images(listing: Listing) -> dict[str, tuple[int, ...]]:
@@ -58,38 +65,37 @@ def closest_release(listing: Listing, releases: Sequence[Release]) -> Release | 
 
 def wrong_counts(listing: Listing, release: Release) -> Iterable[Finding]:
     """Find domains or classes that have fewer or more images than the release."""
-    fewer, more = [], []
+    pairs: list[tuple[str, int, int]] = []
     for domain, counts in count_images(listing).items():
-        known = release.counts.get(domain)
-        if known is None:
-            continue
-        pairs = [(domain, sum(counts), known)] if isinstance(known, int) else [
-            (f"{domain}/{name}", count, expected)
-            for name, count, expected in zip(listing.classes, counts, known, strict=True)
-        ]  # fmt: skip
-        fewer += [(f"{where}: {n}, expected {expected}", expected - n) for where, n, expected in pairs if n < expected]
-        more += [(f"{where}: {n}, expected {expected}", n - expected) for where, n, expected in pairs if n > expected]
+        expected = release.counts.get(domain)
+        if isinstance(expected, int):
+            pairs.append((domain, sum(counts), expected))
+        elif expected is not None:
+            pairs += zip((f"{domain}/{name}" for name in listing.classes), counts, expected, strict=True)
+    fewer: dict[str, int] = {}
+    more: dict[str, int] = {}
+    for where, count, wanted in pairs:
+        if count != wanted:
+            (fewer if count < wanted else more)[f"{where}: {count}, expected {wanted}"] = abs(count - wanted)
     unsure = "" if release.checked else " (the expected numbers are unchecked)"
     if fewer:
-        missing = sum(count for _, count in fewer)
         remedy = f"unpack the dataset again, or copy the missing images from another copy{unsure}"
-        yield make_finding(f"missing: {_plural(missing)} fewer than expected", (text for text, _ in fewer), remedy)
+        yield Finding(f"missing: {_plural(sum(fewer.values()))} fewer than expected", list(fewer), remedy)
     if more:
-        extra = sum(count for _, count in more)
         remedy = f"look for duplicates and for images that were added by hand, and remove them{unsure}"
-        yield make_finding(f"too many: {_plural(extra)} more than expected", (text for text, _ in more), remedy)
+        yield Finding(f"too many: {_plural(sum(more.values()))} more than expected", list(more), remedy)
 
 
 def unreadable_images(scan: Scan) -> Iterable[Finding]:
     """Find images that are listed and do not exist, and images that cannot be decoded."""
     if scan.missing:
         remedy = "copy them from another copy of the dataset, or remove their lines from the lists"
-        names = (image.name for image in scan.missing)
-        yield make_finding(f"missing: {_plural(len(scan.missing))} listed, but not on disk", names, remedy)
+        names = [image.name for image in scan.missing]
+        yield Finding(f"missing: {_plural(len(scan.missing))} listed, but not on disk", names, remedy)
     if scan.broken:
         remedy = "replace each by an intact copy, or remove it: training stops at the first one"
-        names = (f"{image.name}: {reason}" for image, reason in scan.broken.items())
-        yield make_finding(f"corrupt: {_plural(len(scan.broken))} cannot be decoded", names, remedy)
+        names = [f"{image.name}: {reason}" for image, reason in scan.broken.items()]
+        yield Finding(f"corrupt: {_plural(len(scan.broken))} cannot be decoded", names, remedy)
 
 
 def duplicates(scan: Scan, listing: Listing, release: Release | None) -> Iterable[Finding]:
@@ -101,18 +107,18 @@ def duplicates(scan: Scan, listing: Listing, release: Release | None) -> Iterabl
     if kinds["classes"]:
         title = f"mislabelled: {_plural(len(kinds['classes']))} in more than one class"
         remedy = "keep each in its true class and remove the other copies"
-        yield make_finding(title, map(_equation, kinds["classes"]), remedy)
+        yield Finding(title, [*map(_equation, kinds["classes"])], remedy)
     for kind, where in {"domains": "in more than one domain", "": "more than once in one class of a domain"}.items():
         released = [same for same in kinds[kind] if _in_release(same, listing, release)]
         added = [same for same in kinds[kind] if same not in released]
         leak = "; an unseen domain is not unseen if other domains have its images" if kind else ""
         if added:
             title = f"duplicates: {_plural(len(added))} {where}"
-            yield make_finding(title, map(_equation, added), f"keep one of each and remove the others{leak}")
+            yield Finding(title, [*map(_equation, added)], f"keep one of each and remove the others{leak}")
         if released:
             title = f"duplicates: {_plural(len(released))} {where}, in classes with the expected number of images"
             remedy = "leave them: many datasets are released with some"
-            yield make_finding(title, map(_equation, released), remedy, note=True)
+            yield Finding(title, [*map(_equation, released)], remedy, note=True)
 
 
 def _in_release(same: list[ImageRef], listing: Listing, release: Release | None) -> bool:
@@ -120,17 +126,13 @@ def _in_release(same: list[ImageRef], listing: Listing, release: Release | None)
     if release is None or release.distinct:
         return False
     counts = count_images(listing)
-    for image in same:
-        known = release.counts.get(image.domain, 0)
+
+    def as_expected(image: ImageRef) -> bool:
+        expected, present = release.counts.get(image.domain, 0), counts[image.domain]
         column = listing.classes.index(image.label) if image.label else 0
-        as_expected = (
-            known == sum(counts[image.domain])
-            if isinstance(known, int)
-            else known[column] == counts[image.domain][column]
-        )
-        if not as_expected:
-            return False
-    return True
+        return sum(present) == expected if isinstance(expected, int) else present[column] == expected[column]
+
+    return all(map(as_expected, same))
 
 
 def unknown_folders(root: Path, known: Known, release: Release | None) -> Iterable[Finding]:
@@ -138,7 +140,7 @@ def unknown_folders(root: Path, known: Known, release: Release | None) -> Iterab
     names = []
     for domain, top in (domain_folders(root, known) or {}).items():
         inner = {path.name: path for path in subfolders(top)}
-        if not inner or set(map(str.lower, inner)) <= {"train", "val", "crossval", "test", "full"} or not known.classes:
+        if not inner or set(map(str.lower, inner)) <= PARTS.keys():
             continue
         class_of = class_folders(top, inner, known)
         missing = [name for name in known.classes if name not in class_of.values()]
@@ -148,7 +150,7 @@ def unknown_folders(root: Path, known: Known, release: Release | None) -> Iterab
             names.append(f"{top.relative_to(root).as_posix()}/{folder}, {_plural(count)}{likely}")
     if names:
         remedy = f"rename each to its class: {', '.join(known.classes[:12])}{', ...' * (len(known.classes) > 12)}"
-        yield make_finding(f"unknown class: {_plural(len(names), 'folder')} with unknown names", sorted(names), remedy)
+        yield Finding(f"unknown class: {_plural(len(names), 'folder')} with unknown names", sorted(names), remedy)
 
 
 def _likely_class(missing: Sequence[str], count: int, domain: str, known: Known, release: Release | None) -> str:
@@ -168,28 +170,25 @@ def one_based_lists(root: Path, known: Known, name: str) -> Iterable[Finding]:
     one_based = [each for each in lists if each.base == 1]
     if not one_based:
         return
-    names = (each.path.relative_to(root).as_posix() for each in one_based)
+    names = [each.path.relative_to(root).as_posix() for each in one_based]
     complete = {each.domain for each in one_based} == set(known.domains) and len(one_based) == len(lists)
     official = name == "pacs" and complete and all(each.path.stem.endswith("_kfold") for each in one_based)
     title = f"labels from 1: {len(one_based)} of {len(lists)} lists begin with 1, read as 0 to {len(known.classes) - 1}"
     remedy = "nothing: PACS is released so; other programs must subtract 1" if official else (
         "fedbeyond reads them correctly; subtract 1 before another program reads them as labels from 0"
     )  # fmt: skip
-    yield make_finding(title, names, remedy, note=official)
+    yield Finding(title, names, remedy, note=official)
 
 
-def stray_files(root: Path, other_files: Sequence[Path], unlisted: Sequence[Path]) -> Iterable[Finding]:
+def stray_files(other_files: Sequence[str], unlisted: Sequence[str]) -> Iterable[Finding]:
     """Find other files among the images, and images that are in no class folder or in no list."""
     if other_files:
-        names = (path.relative_to(root).as_posix() for path in other_files)
         title = f"not images: {_plural(len(other_files), 'other file')} among the images"
-        yield make_finding(title, names, "move them out of the dataset")
+        yield Finding(title, other_files, "move them out of the dataset")
     if unlisted:
-        names = (path.relative_to(root).as_posix() for path in unlisted)
+        title = f"not read: {_plural(len(unlisted))} in no class folder or no list"
         remedy = "nothing if they should not be read; otherwise move them into a class folder, or list them"
-        yield make_finding(
-            f"not read: {_plural(len(unlisted))} in no class folder or no list", names, remedy, note=True
-        )
+        yield Finding(title, unlisted, remedy, note=True)
 
 
 def single_domain(listing: Listing) -> Iterable[Finding]:
@@ -197,7 +196,7 @@ def single_domain(listing: Listing) -> Iterable[Finding]:
     if len(listing.domains) == 1:
         (domain,) = listing.domains
         remedy = f"if the folders in {domain} are domains and not classes, check {domain} itself; else add a domain"
-        yield make_finding("one domain: training needs two, one of them unseen", [domain], remedy)
+        yield Finding("one domain: training needs two, one of them unseen", [domain], remedy)
 
 
 def missing_classes(listing: Listing) -> Iterable[Finding]:
@@ -210,7 +209,7 @@ def missing_classes(listing: Listing) -> Iterable[Finding]:
     ]
     if names:
         remedy = "rename the folder if it is spelled differently, add images, or use folder(partial=true)"
-        yield make_finding("uneven classes: some domains lack some classes", names, remedy)
+        yield Finding("uneven classes: some domains lack some classes", names, remedy)
 
 
 def _equation(same: list[ImageRef]) -> str:

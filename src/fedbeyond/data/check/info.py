@@ -1,10 +1,11 @@
 """`fedbeyond data info`: facts about known datasets, without their files."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from ...errors import ConfigError, nearest
 from ..datasets._benchmarks import ALL_CLASSES, KNOWN
-from ..datasets.facts import FACTS, Release, total
+from ..datasets.facts import FACTS, Count, total
+from ..datasets.naming import Known
 
 MAX_COLUMNS = 12  # classes that fit beside each other
 
@@ -16,22 +17,22 @@ def info(name: str = "") -> str:
     if name not in KNOWN:
         raise ConfigError(f"dataset {name!r} is not known; {nearest(name, KNOWN)} (fedbeyond data info)")
     known, facts = KNOWN[name], FACTS[name]
-    count = f"{len(known.classes)} of {ALL_CLASSES}" if known.subset else f"{len(known.classes)}"
-    classes = f"{count}: {', '.join(known.classes)}"
-    lines = [
-        f"{name}",
-        *paragraph("from", [facts.page]),
-        *paragraph("licence", [facts.licence]),
-        *paragraph("path", [f"data/{name} by default, else {name}(root=...); nothing is ever downloaded"]),
-        *paragraph("layouts", facts.layouts),
-        *paragraph("domains", [", ".join(known.domains)]),
-        *paragraph("optional", [", ".join(known.extra)] if known.extra else []),
-        *paragraph("classes", [classes]),
-        *paragraph("note", [facts.note] if facts.note else []),
-    ]
+    paragraphs = {
+        "from": [facts.page],
+        "licence": [facts.licence],
+        "path": [f"data/{name} by default, else {name}(root=...); nothing is ever downloaded"],
+        "layouts": facts.layouts,
+        "domains": [", ".join(known.domains)],
+        "optional": [", ".join(known.extra)],
+        "classes": [f"{class_count(known)}: {', '.join(known.classes)}"],
+        "note": [facts.note],
+    }
+    lines = [name]
+    for title, texts in paragraphs.items():
+        lines += [f"  {'' if line else title:9}  {text}" for line, text in enumerate(texts) if text]
     for release in facts.releases:
         lines += ["", f"  images: {release.name}{'' if release.checked else ' (unchecked)'}"]
-        lines += [f"  {line}" for line in numbers(release, known.classes)]
+        lines += count_table(release.counts, known.classes)
     return "\n".join(lines) + "\n"
 
 
@@ -42,27 +43,31 @@ def overview() -> str:
         releases = FACTS[name].releases
         images = str(sum(map(total, releases[0].counts.values()))) if releases else "-"
         mark = "" if releases and releases[0].checked else " ?"
-        classes = f"{len(known.classes)} of {ALL_CLASSES}" if known.subset else str(len(known.classes))
         page = FACTS[name].page.partition(" (")[0]
-        rows.append((name, str(len(known.domains)), classes, images + mark, page))
+        rows.append((name, str(len(known.domains)), class_count(known), images + mark, page))
     lines = align(rows, left=(0, 4))
     return "\n".join([*lines, "", "?: unchecked; fedbeyond data info NAME prints more"]) + "\n"
 
 
-def numbers(release: Release, classes: Sequence[str]) -> list[str]:
-    """Return a table of a release's images by domain, and by class if that is known and fits."""
-    full = len(classes) <= MAX_COLUMNS and not any(isinstance(count, int) for count in release.counts.values())
-    rows = [("domain", *(classes if full else ()), "all")]
-    for domain, count in release.counts.items():
-        each = tuple(map(str, count)) if full and not isinstance(count, int) else ()
-        rows.append((domain, *each, str(total(count))))
-    rows.append(("all", *("",) * (len(rows[0]) - 2), str(sum(map(total, release.counts.values())))))
-    return align(rows)
+def count_table(
+    counts: Mapping[str, Count], classes: Sequence[str], expected: Mapping[str, Count] | None = None
+) -> list[str]:
+    """Return a table of images by domain, by class if that is known and fits, and beside the expected numbers."""
+    full = len(classes) <= MAX_COLUMNS and not any(isinstance(count, int) for count in counts.values())
+    sides = [counts] if expected is None else [counts, expected]
+    sums = {domain: [total(side.get(domain, 0)) for side in sides] for domain in counts}
+    rows = [("domain", *(classes if full else ()), *("all", "expected")[: len(sides)])]
+    for domain, count in counts.items():
+        each = map(str, count) if full and not isinstance(count, int) else ()
+        rows.append((domain, *each, *map(str, sums[domain])))
+    blanks = ("",) * (len(rows[0]) - 1 - len(sides))
+    rows.append(("all", *blanks, *(str(sum(column)) for column in zip(*sums.values(), strict=True))))
+    return [f"  {line}" for line in align(rows)]
 
 
-def paragraph(title: str, texts: Iterable[str]) -> list[str]:
-    """Return lines with a title on the left and texts below each other on the right."""
-    return [f"  {title if line == 0 else '':9}  {text}" for line, text in enumerate(texts)]
+def class_count(known: Known) -> str:
+    """Return the number of classes that are read, and of how many if they are a selection."""
+    return f"{len(known.classes)} of {ALL_CLASSES}" if known.subset else str(len(known.classes))
 
 
 def align(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:

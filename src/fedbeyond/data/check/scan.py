@@ -11,7 +11,7 @@ import numpy as np
 from ..._progress import track
 from ..datasets._folder import is_image
 from ..storage.decode import rgb
-from ..storage.listing import Listing, Records
+from ..storage.listing import Files, Listing, Records
 
 IGNORED = {"thumbs.db", "desktop.ini"}
 
@@ -36,8 +36,7 @@ def scan(listing: Listing) -> Scan:
     """Open every image of a listing and decode all of it."""
     missing, broken = [], {}
     by_digest: dict[bytes, list[ImageRef]] = {}
-    images = [each for domain in _unique(listing) for each in domain]
-    for image, records, row in track(images, "opening images"):
+    for image, records, row in track(list(_unique(listing)), "opening images"):
         if isinstance(records.pixels, np.ndarray):
             content = records.pixels[row].tobytes()
         else:
@@ -54,19 +53,16 @@ def scan(listing: Listing) -> Scan:
     return Scan(missing, broken, [same for same in by_digest.values() if len(same) > 1])
 
 
-def _unique(listing: Listing) -> Iterator[list[tuple[ImageRef, Records, int]]]:
-    """Yield each domain's images; a file with several boxes is listed once."""
+def _unique(listing: Listing) -> Iterator[tuple[ImageRef, Records, int]]:
+    """Yield each domain's images; a file with several boxes is yielded once."""
     for domain, records in listing.domains.items():
-        if isinstance(records.pixels, np.ndarray):
-            names: tuple[str, ...] = tuple(f"{domain} image {row}" for row in range(len(records.labels)))
-            boxes = False
-        else:
-            names, boxes = records.pixels.names, bool(records.pixels.boxes)
+        names, boxes = [f"{domain} image {row}" for row in range(len(records.labels))], False
+        if isinstance(records.pixels, Files):
+            names, boxes = list(records.pixels.names), bool(records.pixels.boxes)
         first = {name: row for row, name in reversed(list(enumerate(names)))}
-        yield [
-            (ImageRef(domain, "" if boxes else listing.classes[records.labels[row]], names[row]), records, row)
-            for row in sorted(first.values())
-        ]
+        for row in sorted(first.values()):
+            label = "" if boxes else listing.classes[records.labels[row]]
+            yield ImageRef(domain, label, names[row]), records, row
 
 
 def decode_error(content: bytes) -> str:
@@ -80,8 +76,8 @@ def decode_error(content: bytes) -> str:
     return ""
 
 
-def unread_files(listing: Listing) -> tuple[list[Path], list[Path]]:
-    """Return the files in image folders and their parents that are not images, and the images that are not read."""
+def unread_files(top: Path, listing: Listing) -> Iterator[list[str]]:
+    """Yield the files in image folders and their parents that are not images, and the images that are not read."""
     other_files, unlisted = [], []
     for records in listing.domains.values():
         if isinstance(records.pixels, np.ndarray):
@@ -97,4 +93,5 @@ def unread_files(listing: Listing) -> tuple[list[Path], list[Path]]:
                     unlisted += [path] if path not in listed else []
                 elif not path.name.startswith(".") and path.name.lower() not in IGNORED:
                     other_files.append(path)
-    return list(dict.fromkeys(other_files)), list(dict.fromkeys(unlisted))
+    for paths in (other_files, unlisted):
+        yield [path.relative_to(top).as_posix() for path in dict.fromkeys(paths)]

@@ -1,5 +1,6 @@
 """Known benchmark datasets by name: their domains, classes and usual size, and where to find them in a folder."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -108,55 +109,38 @@ def outline(spelled: str) -> Outline | None:
     return Outline(spec.name, known.domains, classes, (3, size, size))
 
 
-def pacs(root: str = "data/pacs", size: Size = 224) -> Domains:
-    """Read PACS: 7 classes in photos, paintings, cartoons and sketches; 9,991 images."""
-    return find("pacs", KNOWN["pacs"], root, size)
+def benchmark(name: str, contents: str) -> Callable[[str, int], Domains]:
+    """Return the function that reads a known dataset from its folder."""
+
+    def read(root: str = f"data/{name}", size: Size = KNOWN[name].size) -> Domains:
+        return find(name, KNOWN[name], root, size)
+
+    read.__doc__ = f"Read {contents}."
+    return read
 
 
-def vlcs(root: str = "data/vlcs", size: Size = 224) -> Domains:
-    """Read VLCS: 5 classes in photos of four collections; 10,729 images."""
-    return find("vlcs", KNOWN["vlcs"], root, size)
-
-
-def officehome(root: str = "data/officehome", size: Size = 224) -> Domains:
-    """Read Office-Home: 65 classes of objects in art, clip art, product images and photos; 15,588 images."""
-    return find("officehome", KNOWN["officehome"], root, size)
-
-
-def terraincognita(root: str = "data/terraincognita", size: Size = 224) -> Domains:
-    """Read Terra Incognita: 10 classes (9 animals, or empty) from camera traps at four locations."""
-    return find("terraincognita", KNOWN["terraincognita"], root, size)
+pacs = benchmark("pacs", "PACS: 7 classes in photos, paintings, cartoons and sketches; 9,991 images")
+vlcs = benchmark("vlcs", "VLCS: 5 classes in photos of four collections; 10,729 images")
+officehome = benchmark(
+    "officehome", "Office-Home: 65 classes of objects in art, clip art, product images and photos; 15,588 images"
+)
+terraincognita = benchmark(
+    "terraincognita", "Terra Incognita: 10 classes (9 animals, or empty) from camera traps at four locations"
+)
+digits = benchmark("digits", "digits: 10 classes in up to five collections (MNIST, MNIST-M, SVHN, SynthDigits, USPS)")
+camelyon17 = benchmark("camelyon17", "Camelyon17: tissue with and without tumor from five hospitals; 455,954 images")
+midog = benchmark("midog", "MIDOG: mitotic figures and hard negatives in five kinds of tumor")
+gdrbench = benchmark(
+    "gdrbench",
+    "GDRBench: 5 grades of diabetic retinopathy in six collections of fundus photographs; 11,357 images",
+)
+isic2019 = benchmark("isic2019", "ISIC 2019: 8 kinds of skin lesions from six centres; 23,247 images")
 
 
 def domainnet(root: str = "data/domainnet", size: Size = 224, classes: Literal["ten", "all"] = "ten") -> Domains:
     """Read DomainNet: objects in six styles; `classes` is ten (those of FedBN and GA) or all (those of the folders)."""
     known = KNOWN["domainnet"]
     return find("domainnet", known if classes == "ten" else known._replace(classes=(), subset=False), root, size)
-
-
-def digits(root: str = "data/digits", size: Size = 32) -> Domains:
-    """Read digits: 10 classes in up to five collections (MNIST, MNIST-M, SVHN, SynthDigits, USPS)."""
-    return find("digits", KNOWN["digits"], root, size)
-
-
-def camelyon17(root: str = "data/camelyon17", size: Size = 96) -> Domains:
-    """Read Camelyon17: tissue with and without tumor from five hospitals; 455,954 images."""
-    return find("camelyon17", KNOWN["camelyon17"], root, size)
-
-
-def midog(root: str = "data/midog", size: Size = 96) -> Domains:
-    """Read MIDOG: mitotic figures and hard negatives in five kinds of tumor."""
-    return find("midog", KNOWN["midog"], root, size)
-
-
-def gdrbench(root: str = "data/gdrbench", size: Size = 224) -> Domains:
-    """Read GDRBench: 5 grades of diabetic retinopathy in six collections of fundus photographs; 11,357 images."""
-    return find("gdrbench", KNOWN["gdrbench"], root, size)
-
-
-def isic2019(root: str = "data/isic2019", size: Size = 224) -> Domains:
-    """Read ISIC 2019: 8 kinds of skin lesions from six centres; 23,247 images."""
-    return find("isic2019", KNOWN["isic2019"], root, size)
 
 
 def find(name: str, known: Known, root: str, size: int) -> Domains:

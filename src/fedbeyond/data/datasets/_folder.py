@@ -30,17 +30,12 @@ def folder(
 
 
 def list_folder(root: str, classes: tuple[str, ...] = (), partial: bool = False) -> Listing:
-    """Return the listing of a folder of `domain/class/image`, given by its path."""
+    """Return the listing of a folder of `domain/class/image`; folder names are the domain and class names."""
     if not root:
         raise DataError("folder needs a path: give folder(root=/data/pacs), laid out as domain/class/image")
     top = Path(root).expanduser()
     if not top.is_dir():
         raise DataError(f"{root}: no such folder; give a folder laid out as domain/class/image")
-    return list_domains(top, classes, partial)
-
-
-def list_domains(top: Path, classes: tuple[str, ...] = (), partial: bool = False) -> Listing:
-    """Return the listing of a folder of `domain/class/image`; folder names are the domain and class names."""
     files = {domain.name: by_class(domain) for domain in subfolders(top)}
     wanted = classes or tuple(sorted({name for by_name in files.values() for name in by_name}))
     records = {}

@@ -6,7 +6,7 @@ painting has brush strokes over canvas; a cartoon has flat colours inside dark l
 image depends only on the seed, its domain, its index and its size, so a smaller share is a prefix of the full set.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -45,14 +45,12 @@ def colours(line: str) -> Pixels:
     return np.array([[int(code[i : i + 2], 16) for i in (0, 2, 4)] for code in line.split()], dtype=float)
 
 
-COAT = {name: [colours(line) for line in lines] for name, lines in COATS.items()}
 LEADS = colours("202024 3c2a20 602c20 202c54")
-SCENE = [colours(line) for line in SCENES]
 
 
 def palette(rng: Generator, name: str, spread: float, pale: float) -> Pixels:
     """Draw a colour for each of TONES, with noise of about `spread`; colours of the scene are faded by `pale`."""
-    coat, back = COAT[name][rng.integers(len(COAT[name]))], SCENE[rng.integers(len(SCENE))]
+    coat, back = (colours(lines[rng.integers(len(lines))]) for lines in (COATS[name], SCENES))
     tones = np.concatenate([coat, back + (255 - back) * pale])
     tones += rng.normal(0, spread, tones.shape)
     return np.concatenate([tones, tones[:1] * 0.72, np.full((1, 3), 24.0)])
@@ -82,11 +80,8 @@ def place(rng: Generator, parts: list[Part], loose: float) -> list[Part]:
     scale = rng.uniform(0.8, 0.97) / (high - low).max()
     room = (1 - scale * (high - low)) * rng.uniform(-0.4, 0.4, 2)
     points = points * scale + complex(*(0.5 + room - scale * (low + high) / 2))
-    moved, start = [], 0
-    for part in parts:
-        end = start + len(part.edge)
-        moved.append(Part(part.layer, part.tone, points[start:end]))
-        start = end
+    edges = np.split(points, np.cumsum([len(part.edge) for part in parts])[:-1])
+    moved = [part._replace(edge=edge) for part, edge in zip(parts, edges, strict=True)]
     return sorted(moved, key=lambda part: part.layer)
 
 
@@ -103,7 +98,7 @@ def corners(part: Part, side: int) -> list[float]:
     return flat
 
 
-def fill(canvas: Image.Image, parts: Sequence[Part], tones: Tones) -> None:
+def fill(canvas: Image.Image, parts: Sequence[Part], tones: Mapping[str, Colour | int]) -> None:
     pen = ImageDraw.Draw(canvas)
     for part in parts:
         pen.polygon(corners(part, canvas.width), fill=tones[part.tone])
@@ -125,9 +120,7 @@ def ink(canvas: Image.Image, parts: Sequence[Part], tones: Tones, line: Colour, 
 def stencil(parts: Sequence[Part], side: int) -> Image.Image:
     """Return a mask: white on the object, black elsewhere."""
     mask = Image.new("L", (side, side))
-    pen = ImageDraw.Draw(mask)
-    for part in parts:
-        pen.polygon(corners(part, side), fill=255)
+    fill(mask, parts, dict.fromkeys(TONES, 255))
     return mask
 
 
@@ -226,10 +219,7 @@ def hatch(rng: Generator, canvas: Image.Image, parts: list[Part], lead: Colour) 
 
 
 RENDERERS: dict[str, Callable[[Generator, str, int], Pixels]] = {
-    "photo": photo,
-    "painting": painting,
-    "cartoon": cartoon,
-    "sketch": sketch,
+    renderer.__name__: renderer for renderer in (photo, painting, cartoon, sketch)
 }
 
 

@@ -289,11 +289,5 @@ def scene(rng: Generator) -> list[Part]:
 
 
 DRAWINGS: dict[str, Callable[[Generator], list[Part]]] = {
-    "dog": dog,
-    "elephant": elephant,
-    "giraffe": giraffe,
-    "guitar": guitar,
-    "horse": horse,
-    "house": house,
-    "person": person,
+    drawing.__name__: drawing for drawing in (dog, elephant, giraffe, guitar, horse, house, person)
 }

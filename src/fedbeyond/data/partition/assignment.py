@@ -68,11 +68,8 @@ def all_rows(domains: Domains, domain: str) -> np.ndarray:
 
 def class_counts(domains: Domains, rows: Rows) -> list[int]:
     """Count the samples of each class among some rows."""
-    labels = [
-        domains.images[domain][1][torch.from_numpy(np.asarray(index, np.int64))] for domain, index in rows.items()
-    ]
-    all_labels = torch.cat(labels) if labels else torch.zeros(0, dtype=torch.int64)
-    counts: list[int] = torch.bincount(all_labels, minlength=len(domains.classes)).tolist()
+    labels = select_rows(domains, rows)[1] if rows else torch.zeros(0, dtype=torch.int64)
+    counts: list[int] = torch.bincount(labels, minlength=len(domains.classes)).tolist()
     return counts
 
 

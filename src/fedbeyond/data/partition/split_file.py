@@ -113,10 +113,13 @@ def differences(content: dict[str, Any], domains: Domains) -> Iterator[str]:
         yield f"only one of them has the classes {', '.join(odd[:MAX_EXAMPLES])}" if odd else "classes in another order"
     for domain in sorted(set(content["domains"]) ^ set(domains.images)):
         yield f"domain {domain!r} is only in {'the split file' if domain in content['domains'] else 'the data'}"
+    clients = (entry.get(part, {}) for entry in content["clients"].values() for part in ("train", "val", "test"))
+    parts = [*clients, content["unseen"]]
     for domain in sorted(set(content["domains"]) & set(domains.images)):
         expected, actual = content["domains"][domain]["images"], len(domains.images[domain][1])
         names = set(domains.note(domain).names)
-        used = {name for name in mentioned(content, domain) if isinstance(name, str)}
+        listed = [part[domain] for part in parts if part.get(domain, ALL) != ALL]
+        used = {name for each in listed for name in each if isinstance(name, str)}
         if names and used - names:
             missing = sorted(used - names)
             yield f"{domain!r} lacks {len(missing)} of the split's images, such as {', '.join(missing[:MAX_EXAMPLES])}"
@@ -124,14 +127,6 @@ def differences(content: dict[str, Any], domains: Domains) -> Iterator[str]:
             yield f"{domain!r} has {expected:,} images in the split file and {actual:,} in the data"
         elif content["domains"][domain]["digest"] != digest(domains, domain):
             yield f"{domain!r} has the same number of images, but other names, labels or contents"
-
-
-def mentioned(content: dict[str, Any], domain: str) -> Iterator[object]:
-    """Yield every image of a domain that a split file names."""
-    for entry in (*content["clients"].values(), {"unseen": content["unseen"]}):
-        for part in ("train", "val", "test", "unseen"):
-            names = entry.get(part, {}).get(domain, [])
-            yield from () if names == ALL else names
 
 
 def require_unseen(path: Path, partition: Partition, target: str) -> None:
@@ -148,16 +143,13 @@ def require_unseen(path: Path, partition: Partition, target: str) -> None:
 
 def require_disjoint(path: Path, partition: Partition) -> None:
     """Raise if an image is used twice, or if a client has no training or no validation images."""
-    used: dict[str, list[np.ndarray]] = {}
     for name, rows in partition.clients.items():
         train, val = count_rows(rows.train), count_rows(rows.val)
         if not train or not val:
             raise DataError(f"{path}: client {name!r} has {train} training and {val} validation images; give it both")
-        for part in (rows.train, rows.val, rows.test):
-            for domain, index in part.items():
-                used.setdefault(domain, []).append(index)
-    used |= {domain: [*used.get(domain, []), rows] for domain, rows in partition.tests.items()}
-    for domain, parts in used.items():
-        joined = np.concatenate(parts)
+    clients = (part for rows in partition.clients.values() for part in (rows.train, rows.val, rows.test))
+    parts = [*clients, partition.tests]
+    for domain in dict.fromkeys(domain for part in parts for domain in part):
+        joined = np.concatenate([part[domain] for part in parts if domain in part])
         if len(np.unique(joined)) < len(joined):
             raise DataError(f"{path}: some images of {domain!r} are used twice; keep each in one split of one client")

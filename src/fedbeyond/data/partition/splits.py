@@ -103,8 +103,7 @@ class Table(NamedTuple):
     @classmethod
     def of(cls, domains: Domains, names: list[str], rules: Rules) -> "Table":
         """Build the table of the named domains."""
-        columns: list[list[Array]] = [[], [], [], [], []]
-        units = 0
+        parts, units = [], 0
         for number, domain in enumerate(names):
             row = all_rows(domains, domain)
             unit = row if rules.disjoint is None else group_numbers(domains, domain)
@@ -115,11 +114,9 @@ class Table(NamedTuple):
             if rules.test == "official":
                 fold[official_rows(domains, domain, "test", "a share, such as train.test = 0.1")] = TEST
             label = domains.images[domain][1].numpy()
-            values = (np.full(len(row), number), row, label, unit + units, fold)
-            for column, more in zip(columns, values, strict=True):
-                column.append(more)
+            parts.append((np.full(len(row), number), row, label, unit + units, fold))
             units += int(unit.max(initial=-1)) + 1
-        return cls(*(np.concatenate(column) for column in columns))
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
     def by_domain(self, names: list[str], index: Array) -> Rows:
         """Return some images as rows of their domains."""

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -188,17 +188,14 @@ def record_progress(file: CacheFile, done: int) -> None:
 @contextmanager
 def exclusive(file: CacheFile) -> Iterator[None]:
     """Hold the lock of a cache file; wait while another process holds it, and print a message if that takes long."""
-    began = time.monotonic()
+    message = f"waiting for another process that is decoding {file.domain} into {file.path.parent}"
+    waiting = threading.Timer(PATIENCE, report, [message])
     with open(file.beside(".lock"), "w") as lock:
-        while time.monotonic() - began < PATIENCE:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.05)
-        else:
-            report(f"waiting for another process that is decoding {file.domain} into {file.path.parent}")
+        waiting.start()
+        try:
             fcntl.flock(lock, fcntl.LOCK_EX)
+        finally:
+            waiting.cancel()
         yield
 
 

@@ -18,18 +18,16 @@ DEEP = ("I", "F")  # PIL modes of 16 and 32 bits; PIL's conversion to RGB clips 
 
 
 def decoded(pixels: Files | np.ndarray, row: int, size: int) -> np.ndarray:
-    """Return one image as bytes, 3 x size x size."""
+    """Return one image, or the part of it inside its crop box, as bytes, 3 x size x size."""
     from PIL import Image
 
-    image = crop(pixels, row) if isinstance(pixels, Files) else Image.fromarray(pixels[row]).convert("RGB")
+    if isinstance(pixels, Files):
+        path = pixels.root / pixels.names[row]
+        image = opened(path).crop(pixels.boxes[row]) if pixels.boxes else opened.__wrapped__(path)
+    else:
+        image = Image.fromarray(pixels[row]).convert("RGB")
     resized = image.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(resized).transpose(2, 0, 1)
-
-
-def crop(files: Files, row: int) -> "Image.Image":
-    """Return an image file, or the part of it inside its crop box."""
-    path = files.root / files.names[row]
-    return opened(path).crop(files.boxes[row]) if files.boxes else opened.__wrapped__(path)
 
 
 @lru_cache(maxsize=1)  # consecutive rows are often crops of one large file
