@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from fedbeyond.data.datasets._benchmarks import KNOWN, locate
-from fedbeyond.data.datasets._folder import decoded
 from fedbeyond.data.datasets.readers import recognise
 from fedbeyond.data.datasets.readers.midog import square
+from fedbeyond.data.storage import decode
 from fedbeyond.errors import ConfigError, DataError, MissingError
 from fedbeyond.experiment import registry
 
@@ -46,12 +46,20 @@ def write_lists(folder, domains, classes, base, parts, line="{domain}/{name}/{bl
             (folder / f"{domain}_{part}{ending}").write_text("".join(lines))
 
 
+def decoded(listing, size):
+    """The images and labels of each domain, decoded without the cache."""
+    return {
+        domain: (np.stack([decode.decoded(pixels, row, size) for row in range(len(labels))]), labels)
+        for domain, (pixels, labels, *_) in listing.domains.items()
+    }
+
+
 def is_right(listing, known, each=2, domains=None):
     """Whether every image has the colors of its domain and label."""
     assert tuple(listing.domains) == (domains or known.domains) and listing.classes == known.classes
-    for red, (images, labels) in enumerate(decoded(listing, 4).images.values()):
+    for red, (images, labels) in enumerate(decoded(listing, 4).values()):
         assert labels.tolist() == [label for label in range(len(known.classes)) for _ in range(each)]
-        assert images[:, 0, 0, 0].unique().tolist() == [red]
+        assert np.unique(images[:, 0, 0, 0]).tolist() == [red]
         assert images[:, 1, 0, 0].tolist() == labels.tolist()
 
 
@@ -163,7 +171,7 @@ def test_pacs_as_hdf5(tmp_path):
     records = listing.domains["cartoon"]
     assert records.labels.tolist() == [*range(7), *range(7)] and records.pixels[:, 0, 0, 1].tolist() == [*range(7)] * 2
     assert {part: len(rows) for part, rows in records.folds.items()} == {"train": 7, "val": 7, "test": 14}
-    assert decoded(listing, 4).images["sketch"][0][0, :, 0, 0].tolist() == [3, 0, 0]
+    assert decoded(listing, 4)["sketch"][0][0, :, 0, 0].tolist() == [3, 0, 0]
     (tmp_path / "photo_train.hdf5").write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"photo_train.hdf5: cannot be read .* expected HDF5 with images and labels"):
         locate("pacs", PACS, str(tmp_path))
@@ -403,8 +411,8 @@ def test_midog_has_a_square_around_each_cell(corners, with_kind, tmp_path):
     midog_file(tmp_path, KINDS, corners, with_kind)
     listing = locate("midog", known, str(tmp_path))
     assert tuple(listing.domains) == known.domains
-    for red, (domain, (images, labels)) in enumerate(decoded(listing, 4).images.items()):
-        assert sorted(labels.tolist()) == [0, 1] and images[:, 0].unique().tolist() == [red], domain
+    for red, (domain, (images, labels)) in enumerate(decoded(listing, 4).items()):
+        assert sorted(labels.tolist()) == [0, 1] and np.unique(images[:, 0]).tolist() == [red], domain
     assert listing.domains["canine_lung"].pixels.boxes == ((43, 53, 107, 117),) * 2
     assert listing.domains["canine_lung"].groups == ("151", "151")
 

@@ -5,16 +5,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from ...errors import ConfigError, DataError, nearest
+from ...images import Domains
 from ..datasets._benchmarks import KNOWN, locate
-from ..datasets._folder import decoded, list_folder
+from ..datasets._folder import list_folder
 from ..datasets.facts import FACTS, Release, total
 from ..datasets.naming import match_paths, spellings, subfolders
 from ..datasets.readers import recognise
 from ..datasets.readers.arrays import list_arrays
 from ..datasets.readers.folders import folders
-from ..storage.listing import Files, Listing, Records
+from ..storage.decode import decoded
+from ..storage.listing import Files, Listing
 from .findings import Finding, closest_release, count_images, inspect, unknown_folders
 from .info import count_table
 from .picture import draw
@@ -46,7 +49,7 @@ def check(root: Path, name: str = "", picture: Path | None = None) -> tuple[str,
     findings = (*dataset.problems, *inspect(root, dataset.name, dataset.listing, release, scanned))
     if picture is not None:
         few_classes = len(dataset.listing.classes) <= 10
-        draw(decoded(_sample(dataset.listing, scanned), PICTURE_SIZE), picture, each=3 if few_classes else 1)
+        draw(_sample(dataset.listing, scanned), picture, each=3 if few_classes else 1)
     table = count_table(count_images(dataset.listing), dataset.listing.classes, release and release.counts)
     return _report(root, dataset, table, findings, picture), all(finding.note for finding in findings)
 
@@ -71,7 +74,7 @@ def _identify(root: Path) -> Recognised:
     except DataError as error:
         return incomplete[0] if incomplete else Recognised("", None, (_unreadable(str(error)), *_partial_matches(root)))
     if listing.domains:
-        return Recognised("", listing, (*_partial_matches(root), *(_possible(dataset) for dataset in incomplete)))
+        return Recognised("", listing, (*_partial_matches(root), *map(_possible, incomplete)))
     if incomplete:
         return incomplete[0]
     reason = f"{root}: it has neither folders nor .npz files; expected domain/class/image or domain.npz"
@@ -160,18 +163,14 @@ def _report(
     return "\n".join(lines) + "\n"
 
 
-def _sample(listing: Listing, scanned: Scan) -> Listing:
-    """Return a listing of a few images of each class that can be opened."""
+def _sample(listing: Listing, scanned: Scan) -> Domains:
+    """Decode a few images of each class that can be opened, without the cache."""
     bad = {image.name for image in (*scanned.missing, *scanned.broken)}
-    classes = listing.classes[:PICTURE_CLASSES]
-    domains = {}
+    classes, images = listing.classes[:PICTURE_CLASSES], {}
     for domain, (pixels, labels, *_) in listing.domains.items():
         good = [name not in bad for name in pixels.names] if isinstance(pixels, Files) else True
         rows = np.concatenate([np.flatnonzero((labels == label) & good)[:3] for label in range(len(classes))])
-        if isinstance(pixels, Files):
-            root, names, boxes = pixels
-            pixels = Files(root, tuple(names[row] for row in rows), tuple(boxes[row] for row in rows if boxes))
-        else:
-            pixels = pixels[rows]
-        domains[domain] = Records(pixels, labels[rows])
-    return Listing(classes, domains, listing.layout)
+        few = np.array([decoded(pixels, row, PICTURE_SIZE) for row in rows], np.uint8)
+        few = few.reshape(-1, 3, PICTURE_SIZE, PICTURE_SIZE)  # also if there are none
+        images[domain] = torch.from_numpy(few), torch.from_numpy(labels[rows])
+    return Domains(classes, images)

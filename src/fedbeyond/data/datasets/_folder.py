@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from ...errors import DataError
 from ...images import Domains
-from ..storage import decode
 from ..storage.cache import load
 from ..storage.listing import Files, Listing, Records
 from .naming import subfolders
@@ -72,13 +70,3 @@ def image_files(top: Path) -> Iterator[Path]:
 def is_image(name: str) -> bool:
     """Return whether a file name is that of an image; names that begin with a dot are metadata of some systems."""
     return os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith(".")
-
-
-def decoded(listing: Listing, size: int) -> Domains:
-    """Decode a listing into memory at `size` pixels square, without the cache; for a few images."""
-    images = {}
-    for domain, (pixels, labels, *_) in listing.domains.items():
-        rows = [decode.decoded(pixels, row, size) for row in range(len(labels))]
-        pixels = np.stack(rows) if rows else np.empty((0, 3, size, size), np.uint8)
-        images[domain] = torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64))
-    return Domains(listing.classes, images)
