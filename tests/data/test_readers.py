@@ -177,6 +177,19 @@ def test_pacs_as_hdf5(tmp_path):
         locate("pacs", PACS, str(tmp_path))
 
 
+def test_any_known_dataset_may_be_arrays_with_labels_of_its_classes(tmp_path):
+    for red, domain in enumerate(PACS.domains):
+        images = np.full((7, 5, 5, 3), red, np.uint8)
+        images[..., 1] = np.arange(7)[:, None, None]
+        np.savez(tmp_path / f"{domain.title()}.npz", x_train=images, y_train=np.arange(7))
+    listing = locate("pacs", PACS, str(tmp_path))
+    is_right(listing, PACS, each=1)
+    assert listing.domains["photo"].folds["train"].tolist() == list(range(7))
+    np.savez(tmp_path / "Photo.npz", x=images, y=np.arange(1, 8))
+    with pytest.raises(DataError, match=r"Photo.npz: labels 0 to 7; expected 0 to 6; fix the labels"):
+        locate("pacs", PACS, str(tmp_path))
+
+
 def write_table(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
@@ -303,6 +316,7 @@ def test_digits_as_mat(tmp_path):
     for part in ("train", "test"):
         io.savemat(tmp_path / f"svhn_{part}_32x32.mat", {"X": images.transpose(1, 2, 3, 0), "y": ten})
         io.savemat(tmp_path / f"synth_{part}_32x32.mat", {"X": images.transpose(1, 2, 3, 0), "y": labels[:, None]})
+    io.savemat(tmp_path / "svhn_extra_32x32.mat", {"X": images.transpose(1, 2, 3, 0), "y": ten})  # never read
     both = {"label_train": hot, "label_test": hot}
     io.savemat(tmp_path / "mnist_data.mat", {"train_32": grey, "test_32": grey[..., None], "train_28": grey, **both})
     io.savemat(tmp_path / "mnistm_with_label.mat", {"train": images, "test": images, **both})
