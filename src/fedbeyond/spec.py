@@ -74,6 +74,8 @@ def _part(piece: str, text: str) -> Part:
         key, equals, value = pair.partition("=")
         if not equals:
             raise ConfigError(f"cannot read {pair.strip()!r} in {text!r}; write options as key=value")
+        if key.strip() in options:
+            raise ConfigError(f"{key.strip()} is given twice in {text!r}; leave one out")
         options[key.strip()] = read_value(value.strip())
     return Part(match["name"], match["preset"] or "default", options)
 

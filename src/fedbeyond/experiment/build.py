@@ -174,6 +174,12 @@ def ensure_runnable(method: Method, config: Config, sites: int) -> None:
             f"on; with {config.target} unseen there {'is' if sites == 1 else 'are'} {sites}. Leave out fewer domains, "
             "or set train.clients_per_domain"
         )
+    participants = min(sites, config.train.clients_per_round or sites)
+    if not method.pooled and (config.train.quorum or 0) > participants:
+        raise ConfigError(
+            f"train.quorum = {config.train.quorum} replies are needed, but only {participants} sites take part in a "
+            "round; lower train.quorum, or leave it out"
+        )
     if method.public and config.public is None:
         raise ConfigError(
             f"{config.method} needs unlabelled images that every site may use; name a dataset of them, as in "

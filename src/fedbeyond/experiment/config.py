@@ -34,6 +34,11 @@ def _joined_targets(value: object) -> object:
     return value
 
 
+def _listed(value: object) -> object:
+    """Treat a single text or number as a list of one."""
+    return (value,) if isinstance(value, str | int) else value
+
+
 def _share(value: object) -> object:
     if value == "official" or (isinstance(value, int | float) and 0 < value < 1):
         return value
@@ -54,6 +59,7 @@ Spec = Annotated[str, BeforeValidator(_spec)]
 Choice = Annotated[str, BeforeValidator(_spec_or_none)]
 Target = Annotated[str, BeforeValidator(_joined_targets)]
 Count = Annotated[int, Field(gt=0)]
+Listed = BeforeValidator(_listed)
 FigureKind = Annotated[str, BeforeValidator(_figure)]
 Share = float | Literal["official"]
 SET_BY_SPLIT = ("validation", "test", "clients_per_domain", "label_skew", "mixing", "disjoint", "target_part")
@@ -112,10 +118,10 @@ class Train:
 class Bench:
     """A grid of runs; what is not given is taken from the single run."""
 
-    methods: tuple[Spec, ...] = ()
-    targets: tuple[Target, ...] = ()  # empty, and no single target: every domain in turn
-    seeds: tuple[int, ...] = ()
-    figures: tuple[FigureKind, ...] = ()  # drawn for the page after the runs
+    methods: Annotated[tuple[Spec, ...], Listed] = ()
+    targets: Annotated[tuple[Target, ...], Listed] = ()  # empty, and no single target: every domain in turn
+    seeds: Annotated[tuple[int, ...], Listed] = ()
+    figures: Annotated[tuple[FigureKind, ...], Listed] = ()  # drawn for the page after the runs
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
@@ -129,7 +135,7 @@ class Config:
     network: Spec = "convnet"
     optimizer: Spec = "sgd(lr=0.05, momentum=0.9, weight_decay=0.0005)"
     train: Train = Train()
-    plugins: tuple[str, ...] = ()
+    plugins: Annotated[tuple[str, ...], Listed] = ()
     public: Spec | None = None  # unlabelled images that every site may use, for methods that need them
     bench: Bench = Bench()
 
@@ -204,7 +210,9 @@ def parse(table: dict[str, Any], source: str = "config") -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(step) for step in first["loc"])
-        raise ConfigError(f"{source}: {key} = {first['input']!r} is not valid: {first['msg']}") from None
+        given = "" if isinstance(first["input"], dict) else f" = {first['input']!r}"  # a table would be too long
+        reason = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{source}: {key}{given} is not valid: {reason}") from None
 
 
 def from_identity(identity: dict[str, Any], source: str) -> Config:

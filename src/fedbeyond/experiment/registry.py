@@ -133,10 +133,10 @@ def make(group: str, part: Part, *given: Any, **provided: Any) -> Any:
 
 @cache
 def checked(factory: Factory) -> Factory:
-    """Wrap a factory so that it rejects options of the wrong type."""
+    """Wrap a factory so that it rejects options of the wrong type, and numbers that are not finite."""
     from pydantic import validate_call
 
-    return validate_call(config={"arbitrary_types_allowed": True})(factory)
+    return validate_call(config={"arbitrary_types_allowed": True, "allow_inf_nan": False})(factory)
 
 
 def make_one(group: str, text: str) -> Any:

@@ -60,6 +60,8 @@ def load(paths: Iterable[Path]) -> list[Line]:
             raise StorageError(f"{path} holds no {RESULTS}; give a folder that 'fedbeyond run' or 'bench' wrote")
         for file in files:
             added = list(read(file))
+            if not added and not path.is_dir():
+                raise StorageError(f"{file} holds no complete line; give a {RESULTS} or a folder of runs")
             if any(not {"method", "target", "seed", "setting", "rounds", "round"} <= line.keys() for line in added):
                 raise StorageError(f"{file} holds lines that are not results; give a {RESULTS} or a folder of runs")
             lines += added

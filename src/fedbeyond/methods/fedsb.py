@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 from ..batch import balanced, shuffled
 from ..client import training
 from ..losses import cross_entropy
-from ..method import Method
+from ..method import Method, Share
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging, uniform
 
@@ -22,7 +22,7 @@ PRESETS = {
 
 
 def fedsb(
-    smoothing: float = 0.1,
+    smoothing: Share = 0.1,
     budget: PositiveInt | None = 30,
     fresh: bool = True,
     optimizer: Optimizer = plain_sgd,

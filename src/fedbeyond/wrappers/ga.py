@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from ..client import Client
@@ -27,7 +28,7 @@ PRESETS = {
 
 def ga(
     method: Method,
-    step: float = 0.05,
+    step: NonNegativeFloat = 0.05,
     decay: bool = True,
     metric: Literal["loss", "accuracy"] = "loss",
     center: bool = True,

@@ -43,6 +43,8 @@ def source_domains(names: list[str], target: str | None) -> list[str]:
     if wrong or not unseen:
         given = f"no domain {wrong[0]!r}" if wrong else "no target given"
         raise ConfigError(f"{given}; choose the unseen domain among {', '.join(names)} (--target {names[0]})")
+    if len(set(unseen)) < len(unseen):
+        raise ConfigError(f"target {target!r} names a domain twice; name each unseen domain once")
     if set(names) == set(unseen):
         raise ConfigError(f"target {target!r} leaves no domain to train on; leave out fewer of {', '.join(names)}")
     return [name for name in names if name not in unseen]
@@ -174,7 +176,7 @@ def split_rows(
     unit = np.arange(len(labels)) if units is None else np.unique(units, return_inverse=True)[1]
     common = majority(unit, labels)
     rng = np.random.default_rng(derive(seed, "shares", domain))
-    for _ in range(1000):
+    for _ in range(1000 if clients * MIN_IMAGES <= len(labels) else 0):
         client_units: list[list[int]] = [[] for _ in range(clients)]
         for label in range(int(labels.max()) + 1):
             index = rng.permutation(np.flatnonzero(common == label))
