@@ -1,11 +1,10 @@
 """Drills with a real federation on 127.0.0.1, TLS, keys and a proxy, driven by the commands that operators give.
 
-A site is killed, the server is killed, or nobody is; what comes out is what a simulation gives, bit for bit. One run
-serves for both drills: every message costs seconds of computing.
+A site is killed, the server is killed, or nobody is; what comes out is what a simulation gives, bit for bit. Every
+message costs seconds of computing.
 """
 
 import json
-import time
 from collections import Counter
 
 import pytest
@@ -17,31 +16,11 @@ from fedbeyond.experiment import checkpoint, run_folder, runner
 from fedbeyond.experiment.config import load
 from fedbeyond.server import Failure
 from support.commands import PATIENCE, fedbeyond, kill, remaining, until
-from support.federations import NGINX, SPY, UNSEEN
+from support.federations import GUEST, NGINX, SITES, SPY
 
 pytestmark = pytest.mark.loopback
 LAST = 3  # round
-FEW = ("cartoon", "photo")  # sites of the drill: each takes seconds of computing for every message
-LETTERS = {"train": len(FEW), "sha_score": 1}  # of a round in which all take part
-
-
-def asked(path, method, rounds, unseen=UNSEEN, batchnorm="average"):
-    """A run's file, and what it says."""
-    path.write_text(
-        f"""method = "{method}"
-target = {json.dumps(unseen)}
-data = "styles(share=0.05)"
-network = "convnet(width=4)"
-
-[train]
-rounds = {rounds}
-evaluate_every = {rounds}
-batch_size = 8
-quorum = 1
-batchnorm = "{batchnorm}"
-"""
-    )
-    return load(path)
+LETTERS = {"train": len(SITES), "sha_score": 1}  # of a round in which all take part
 
 
 class Away(Simulator):
@@ -57,84 +36,136 @@ class Away(Simulator):
         return answers | {name: Failure(name, "away") for name in request.to if name not in there}
 
 
-def simulated(config, folder, away=frozenset()):
-    setup = runner.prepare(config)
-    list(runner.run(setup._replace(engine=Away(setup.engine, away)), folder))
-    return folder
+class Drill:
+    """A run of a federation that is disturbed, and the same run in a simulation."""
+
+    def __init__(self, federation, folder, method, rounds, batchnorm="average"):
+        self.federation, self.folder, self.path = federation, folder, folder / "run.toml"
+        self.path.write_text(
+            f"""method = "{method}"
+target = "{GUEST}"
+data = "{federation.data}"
+network = "convnet(width=4)"
+
+[train]
+rounds = {rounds}
+evaluate_every = {rounds}
+batch_size = 8
+quorum = 1
+batchnorm = "{batchnorm}"
+"""
+        )
+        self.config = load(self.path)
+        self.home = run_folder.path(folder / "out", self.config)
+
+    def submit(self):
+        """The number by which Flower knows the run."""
+        said = fedbeyond("submit", self.federation.folder, self.path, "--out", self.folder / "out")
+        return said.split(";")[0].removeprefix("run ").strip()
+
+    def busy(self, kind, number, *names):
+        """Whether one of the sites is computing an answer."""
+        return any(self.federation.busy(name, self.config, kind, number) for name in names)
+
+    def until(self, true, seconds=PATIENCE):
+        until(true, *self.federation.members, seconds=seconds)
+
+    def kill_the_server(self):
+        """Kill it and all that it started, start it again, and let Flower forget the run that it believes in."""
+        kill(self.federation.link)
+        assert not (self.home / "done").exists() and not remaining(self.federation.folder / "server" / "flower")
+        self.federation.link = self.federation.serve()
+
+    def resume(self, first):
+        if "running" in fedbeyond("status", self.federation.folder, first):  # as far as Flower knows, for a while
+            fedbeyond("stop", self.federation.folder, first)
+        second = self.submit()
+        self.until((self.home / "done").exists)
+        return second
+
+    def lines(self):
+        return run_folder.lines(self.home)
+
+    def heard(self):
+        """How often the sites were asked, by round and kind of request."""
+        lines = [line for name in SITES for line in self.federation.messages(name, self.config)]
+        return Counter((line["round"], line["kind"]) for line in lines if line["direction"] == "in" and "kind" in line)
+
+    def ensure_that_of_the_simulator(self, away=frozenset()):
+        """Compare all bits of two runs, and not why somebody was away."""
+        setup, want = runner.prepare(self.config), self.folder / "simulated"
+        list(runner.run(setup._replace(engine=Away(setup.engine, away)), want))
+        told, expected = self.lines(), run_folder.lines(want)
+        for line in told + expected:
+            line["rejected"] = [(aside["site"], aside["request"]) for aside in line["rejected"]]
+        assert json.dumps(told) == json.dumps(expected) and GUEST in told[-1]["scores"]
+        assert (self.home / "best.safetensors").read_bytes() == (want / "best.safetensors").read_bytes()
+        states = [checkpoint.load(home / "checkpoint.safetensors")[0]["state"] for home in (self.home, want)]
+        got, wanted = map(tree.flatten, states)
+        assert got.keys() == wanted.keys() and all(torch.equal(got[path], wanted[path]) for path in wanted)
+
+    def ensure_resumed(self, first, second, rounds):
+        """The log is that of the last round alone; the spy was told nothing; all went through the proxy."""
+        assert "finished:" in fedbeyond("status", self.federation.folder, first)
+        said = fedbeyond("logs", self.federation.folder, second)
+        assert said.count("round ") == 1 and f"round {rounds} of {rounds}: {SITES[0]}" in said
+        assert f"takes no part: the federation has no site '{SPY}'" in said
+        assert self.federation.messages(SPY, self.config) == []
+        if NGINX:  # sites know no other address
+            passed = (self.federation.folder / "server" / "nginx-access.log").read_text()
+            assert passed.count('POST /v1/fleet/push-object HTTP/1.1" 200') > self.heard().total()
 
 
-def same_run(got, want):
-    """Two runs ended with the same bits; why somebody was away, and how good the model is where nobody was, aside."""
-    told, expected = run_folder.lines(got), run_folder.lines(want)
-    for line in told + expected:
-        line["rejected"] = [(aside["site"], aside["request"]) for aside in line["rejected"]]
-        for name in line["target"].split("+"):
-            for scores in ("scores", "scores_average"):
-                line.get(scores, {}).pop(name, None)
-    assert json.dumps(told) == json.dumps(expected)
-    assert (got / "best.safetensors").read_bytes() == (want / "best.safetensors").read_bytes()
-    states = [tree.flatten(checkpoint.load(home / "checkpoint.safetensors")[0]["state"]) for home in (got, want)]
-    assert states[0].keys() == states[1].keys()
-    assert all(torch.equal(states[0][path], states[1][path]) for path in states[1])
+def test_a_run_whose_server_is_killed_in_the_middle_of_a_round_is_that_of_the_simulator(federation, tmp_path):
+    drill = Drill(federation, tmp_path, "scaffold", rounds=2)  # sites keep what they learnt, and forget the torn round
+    first = drill.submit()
+    drill.until(lambda: drill.busy("train", 1, *SITES))
+    drill.kill_the_server()
+    assert len(drill.lines()) == 1
+    second = drill.resume(first)
+    assert [line["rejected"] for line in drill.lines()] == [[], []]
+    drill.ensure_that_of_the_simulator()
+    asked = drill.heard()
+    assert asked[0, "train"] == len(SITES) < asked[1, "train"]  # and no other round was played again
+    drill.ensure_resumed(first, second, rounds=2)
 
 
-def submit(federation, path, out):
-    return fedbeyond("submit", federation.folder, path, "--out", out).split(";")[0].removeprefix("run ").strip()
-
-
+@pytest.mark.slow
 def test_an_undisturbed_run_is_that_of_the_simulator(federation, tmp_path):
-    path, out = tmp_path / "run.toml", tmp_path / "out"
     # in the second round gaps are known and move the weights; after it, statistics are measured layer by layer
-    config = asked(path, "fedsb(budget=2)+ga", rounds=2, batchnorm="reestimate")
-    submit(federation, path, out)
-    home = run_folder.path(out, config)
-    until((home / "done").exists, *federation.members)
-    first, second = run_folder.lines(home)
+    drill = Drill(federation, tmp_path, "fedsb(budget=2)+ga", rounds=2, batchnorm="reestimate")
+    drill.submit()
+    drill.until((drill.home / "done").exists)
+    first, second = drill.lines()
     assert first["rejected"] == second["rejected"] == [] and first["weights"] != second["weights"]
-    same_run(home, simulated(config, tmp_path / "simulated"))
+    drill.ensure_that_of_the_simulator()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_though_a_site_and_then_the_server_are_killed_in_the_middle_of_a_round(federation, tmp_path):
-    path, out = tmp_path / "run.toml", tmp_path / "out"
     # private states; two requests a round, the second to one site
-    config = asked(path, "scaffold+sha(evaluators=1)", LAST + 1, unseen=("painting", "sketch"))
-    federation.agree(FEW)
-    home, first = run_folder.path(out, config), submit(federation, path, out)
+    drill = Drill(federation, tmp_path, "scaffold+sha(evaluators=1)", LAST + 1)
+    first = drill.submit()
 
-    def busy(kind, number, *names):
-        return any(federation.busy(name, config, kind, number) for name in names)
-
-    # the site: dead for a while, then kept out until Flower has noticed; the others go on
-    until(lambda: busy("train", 1, "photo"), *federation.members)
-    kill(federation.sites["photo"])
-    assert busy("train", 1, "photo"), "it had answered"
-    time.sleep(15)
-    federation.sites["photo"] = federation.join("photo")
+    # the site: kept out until Flower has noticed that it is dead; the others go on
+    drill.until(lambda: drill.busy("train", 1, "north"))
+    kill(federation.sites["north"])
+    assert drill.busy("train", 1, "north"), "it had answered"
+    federation.sites["north"] = federation.join("north")
 
     # the server, when the first request of the last round is answered
-    until(lambda: busy("sha_score", LAST, *FEW), *federation.members, seconds=2 * PATIENCE)
-    kill(federation.link)
-    assert len(run_folder.lines(home)) == LAST and not remaining(federation.folder / "server" / "flower")
-    federation.link = federation.serve()
-    if "running" in fedbeyond("status", federation.folder, first):  # as far as Flower knows, for a while
-        fedbeyond("stop", federation.folder, first)
-    second = submit(federation, path, out)
-    until((home / "done").exists, *federation.members)
+    drill.until(lambda: drill.busy("sha_score", LAST, *SITES), seconds=2 * PATIENCE)
+    drill.kill_the_server()
+    assert len(drill.lines()) == LAST
+    second = drill.resume(first)
 
-    away = {(aside["site"], line["round"]) for line in run_folder.lines(home) for aside in line["rejected"]}
-    missed = [number for number in range(1, LAST) if ("photo", number) in away]
-    assert missed[0] == 1 and away == {("photo", number) for number in missed}  # and took part in the last round
-    same_run(home, simulated(config, tmp_path / "simulated", away))
-    messages = [line for name in FEW for line in federation.messages(name, config) if line["direction"] == "in"]
-    heard = Counter((line["round"], line["kind"]) for line in messages if "kind" in line)
-    assert {kind: heard[0, kind] for kind in LETTERS} == LETTERS
-    assert {kind: heard[LAST, kind] for kind in LETTERS} == {kind: 2 * n for kind, n in LETTERS.items()}  # played again
-    assert all(heard[number, "sha_score"] == 1 for number in range(LAST))  # and no other
-    assert "not admitted yet" in (federation.bundle("photo") / "join.txt").read_text()
-    assert "finished:" in fedbeyond("status", federation.folder, first)
-    said = fedbeyond("logs", federation.folder, second)
-    assert said.count("round ") == 1 and f"round {LAST + 1} of {LAST + 1}: cartoon" in said
-    assert f"takes no part: the federation has no site '{SPY}'" in said and federation.messages(SPY, config) == []
-    if NGINX:  # sites know no other address
-        passed = (federation.folder / "server" / "nginx-access.log").read_text()
-        assert passed.count('POST /v1/fleet/push-object HTTP/1.1" 200') > len(messages)
+    away = {(aside["site"], line["round"]) for line in drill.lines() for aside in line["rejected"]}
+    missed = [number for number in range(1, LAST) if ("north", number) in away]
+    assert missed[0] == 1 and away == {("north", number) for number in missed}  # and took part in the last round
+    drill.ensure_that_of_the_simulator(away)
+    asked = drill.heard()
+    assert {kind: asked[0, kind] for kind in LETTERS} == LETTERS
+    assert {kind: asked[LAST, kind] for kind in LETTERS} == {kind: 2 * n for kind, n in LETTERS.items()}  # played again
+    assert all(asked[number, "sha_score"] == 1 for number in range(LAST))  # and no other
+    assert "not admitted yet" in (federation.bundle("north") / "join.txt").read_text()
+    drill.ensure_resumed(first, second, LAST + 1)

@@ -2,29 +2,24 @@
 
 import signal
 
-import numpy as np
 import pytest
 
 from fedbeyond.experiment import run_folder
 from fedbeyond.experiment.config import load
 from support.commands import PATIENCE, fedbeyond, going, left, remaining, until
+from support.federations import GUEST, SITES, write_images
 
-pytestmark = pytest.mark.loopback
+pytestmark = [pytest.mark.loopback, pytest.mark.slow]  # it starts a federation of its own, twice
 
 
 @pytest.fixture
 def path(tmp_path):
     """The file of a run of one round on a few images of three domains, one of them unseen: every site takes seconds."""
-    rng = np.random.default_rng(0)
-    for name in ("east", "north", "west"):
-        images = rng.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
-        (tmp_path / "data").mkdir(exist_ok=True)
-        np.savez(tmp_path / "data" / f"{name}.npz", x=images, y=np.arange(40) % 2)
     path = tmp_path / "run.toml"
     path.write_text(
         f"""method = "feddag(width=2, warmup=0)"  # two phases a round
-target = "west"
-data = "npz(root='{tmp_path / "data"}')"
+target = "{GUEST}"
+data = "{write_images(tmp_path / "data")}"
 network = "convnet(width=4)"
 train = {{rounds = 1, batch_size = 8, batchnorm = "average"}}
 """
@@ -41,11 +36,12 @@ def test_a_run_tried_as_a_federation_and_stopped_and_tried_again_is_that_of_the_
         process.send_signal(signal.SIGINT)
         assert process.wait(100) == 130
     assert remaining(folder) == {}
-    fedbeyond(*words, seconds=2 * PATIENCE)
+    with going(*words, log=log) as process:
+        assert process.wait(2 * PATIENCE) == 0, log.read_text()
     assert remaining(folder) == {}
     fedbeyond("run", path, "--out", tmp_path / "simulated")
     got, want = (run_folder.path(tmp_path / out, load(path)) for out in ("tried", "simulated"))
     for file in ("results.jsonl", "best.safetensors", "config.json"):
         assert (got / file).read_bytes() == (want / file).read_bytes(), file
     (line,) = run_folder.lines(got)
-    assert "west" in line["scores"] and set(line["bytes_up"]) == {"east", "north"}
+    assert GUEST in line["scores"] and set(line["bytes_up"]) == set(SITES)

@@ -13,7 +13,6 @@ import pytest
 from fedbeyond.flower.deploy import certificates, operations, processes
 from fedbeyond.flower.deploy.operations import FederationConfig
 from fedbeyond.flower.deploy.preflight import preflight
-from support.federations import SITES
 
 pytestmark = pytest.mark.loopback
 
@@ -34,13 +33,12 @@ def test_the_server_speaks_tls_alone_and_with_its_own_authority(federation, tmp_
 
 
 def test_preflight_finds_the_server_and_the_clocks_agree(federation):
-    found = {finding.topic: finding for finding in preflight(federation.folder / "sites" / "photo")}
+    found = {finding.topic: finding for finding in preflight(federation.folder / "sites" / "east")}
     assert all(finding.ok for finding in found.values()), found
     assert found["clock"].text.endswith("the server's") and "answers with the federation's" in found["server"].text
 
 
 def test_preflight_on_the_servers_side_finds_the_door_and_who_is_there(federation):
-    federation.agree(SITES)
     end = time.monotonic() + 120
     while operations.count_connected(federation.folder) < 4:  # they may still be starting
         assert time.monotonic() < end
@@ -60,7 +58,7 @@ def wait_for(log, words, process, seconds=60):
 
 def stranger(federation, folder):
     """A bundle as a site has it, but with a key that nobody registered."""
-    own = {"stranger": {"data": "styles(share=0.05)", "domain": "photo"}}
+    own = {"stranger": {"data": federation.data, "domain": "east"}}
     operations.init(
         folder, FederationConfig(operations.read_federation_config(federation.folder).address, ("stranger",)), own
     )

@@ -1,27 +1,26 @@
-"""fedbeyond's commands as processes of their own, waited for with an end and ended by their numbers."""
+"""fedbeyond's commands: those that end, in this process; those that go on, as processes ended by their numbers."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 
+from fedbeyond.cli.main import app
 from fedbeyond.flower.deploy import processes
 
 PATIENCE = 300  # seconds for what takes less than a minute on a machine with nothing else to do
+OFTEN = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}  # Flower looks once a second for a process to start
 
 
-def fedbeyond(*words, seconds=PATIENCE):
-    """What a command prints, if it ends well."""
-    ended = subprocess.run(spelled(*words), capture_output=True, text=True, timeout=seconds, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
-
-
-def spelled(*words):
-    return [sys.executable, "-m", "fedbeyond", *map(str, words)]
+def fedbeyond(*words):
+    """What a command prints, if it ends well; in this process, which has imported torch."""
+    with redirect_stdout(io.StringIO()) as said:
+        assert not app([*map(str, words)], standalone_mode=False), said.getvalue()
+    return said.getvalue()
 
 
 @contextmanager
@@ -32,9 +31,9 @@ def going(*words, log):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     with open(log, "ab") as file:
-        process = subprocess.Popen(
-            spelled(*words), stdout=file, stderr=file, stdin=subprocess.DEVNULL, preexec_fn=hear, start_new_session=True
-        )
+        pipes = {"stdout": file, "stderr": file, "stdin": subprocess.DEVNULL}
+        command = [sys.executable, "-m", "fedbeyond", *map(str, words)]
+        process = subprocess.Popen(command, **pipes, env=os.environ | OFTEN, preexec_fn=hear, start_new_session=True)
     try:
         yield process
     finally:
