@@ -425,7 +425,7 @@ def test_what_cannot_be_read_is_the_fault_of_who_sent_it_and_of_nobody_else():
         assert answer.startswith("its reply cannot be read: "), answer
     engine = remote.RemoteEngine(None, {}, {"a": Message(REPLY, {"private_bytes": 0})})
     for notes in ({"private_bytes": math.inf}, {"private_bytes": [1]}, {"private_bytes": 1, "client": "a"}):
-        found = engine._reply("a", Message(REPLY, {"client": "a"} | notes))
+        found = engine._reply("a", Message(REPLY, {"client": "a"} | notes), is_counted=True)
         assert isinstance(found, Failure) and "sent malformed notes" in found.reason
 
 

@@ -45,9 +45,8 @@ def test_the_proxy_lets_nothing_through_but_what_sites_send(federation):
 
 def test_through_the_proxy_runs_can_neither_be_listed_nor_started(federation, tmp_path):
     """By who has all that the server's operator has but a way to the server itself."""
-    certificates.write_public(
-        tmp_path / "server" / certificates.CA, (federation.folder / "server" / certificates.CA).read_bytes()
-    )
+    authority = (federation.folder / "server" / certificates.CA).read_bytes()
+    certificates.write_new(tmp_path / "server" / certificates.CA, authority)
     charter = operations.read_federation_config(federation.folder)._replace(bind=federation.proxy)
     (tmp_path / operations.FEDERATION_FILE).write_text(tomli_w.dumps(charter._asdict()))
     with pytest.raises(FederationError, match="404"):

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from .. import __version__, _io
 from ..classifier import logits, write
 from ..errors import ConfigError, StorageError
-from ..evaluation import cautions, selection
-from ..evaluation.rules import RULES
+from ..evaluation import cautions
 from ..evaluation.selection import Line, class_counts, evaluated
 from ..experiment import checkpoint, run_folder
 from ..experiment.build import assemble, dataset, partition, without_weights
@@ -46,22 +45,14 @@ def export(run: Path, out: Path, select: str | None = None, onnx: bool = False) 
             "its key train.select)"
         )
     lines = run_folder.lines(run)
-    line = selected_line(run, lines, select)
+    if not evaluated(lines):
+        raise StorageError(f"{run} has no evaluated round; let it finish: give the same 'fedbeyond run' again")
+    if select == "last" and "scores" not in lines[-1]:
+        raise StorageError(f"{run}: its last round so far was not evaluated; let it finish, or leave out --select last")
     experiment = prepare(config)
     if experiment.method.eval_models is not global_model:
         raise ConfigError(f"{config.method} has a model at each site and no global model; there is nothing to export")
-    if select != "last":
-        model, notes = checkpoint.load(run / run_folder.BEST)
-        line = next((each for each in lines if each["round"] == notes["round"]), {})
-        if not line:
-            raise StorageError(
-                f"{run / run_folder.BEST} is of round {notes['round'] + 1}, whose line is not written yet; let the run "
-                "finish: give the same 'fedbeyond run' again"
-            )
-    elif (run / run_folder.LAST).exists():  # with the BatchNorm statistics that it was evaluated with
-        model = checkpoint.load(run / run_folder.LAST)[0]
-    else:
-        model = checkpoint.load(run / run_folder.CHECKPOINT)[0]["state"]["server"]["model"]
+    model, line = load_model(run, lines, select)
     card = describe(experiment, line)
     net = rebuild(card, model)
     card["temperature"] = temperature(net, list(experiment.validation.values()))
@@ -78,14 +69,20 @@ def export(run: Path, out: Path, select: str | None = None, onnx: bool = False) 
     return out
 
 
-def selected_line(run: Path, lines: list[Line], select: str) -> Line:
-    """Return the line of the round whose model is exported."""
-    if not evaluated(lines):
-        raise StorageError(f"{run} has no evaluated round; let it finish: give the same 'fedbeyond run' again")
-    line = RULES[select](lines) if select == "last" else selection.select_round(lines, selection.CRITERIA[select])
-    if "scores" not in line:
-        raise StorageError(f"{run}: its last round so far was not evaluated; let it finish, or leave out --select last")
-    return line
+def load_model(run: Path, lines: list[Line], select: str) -> tuple[Tree, Line]:
+    """Return the model that is exported, and the line of its round."""
+    if select == "last":
+        if (run / run_folder.LAST).exists():  # with the BatchNorm statistics that it was evaluated with
+            return checkpoint.load(run / run_folder.LAST)[0], lines[-1]
+        return checkpoint.load(run / run_folder.CHECKPOINT)[0]["state"]["server"]["model"], lines[-1]
+    model, notes = checkpoint.load(run / run_folder.BEST)
+    for line in lines:
+        if line["round"] == notes["round"]:
+            return model, line
+    raise StorageError(
+        f"{run / run_folder.BEST} is of round {notes['round'] + 1}, whose line is not written yet; let the run finish: "
+        "give the same 'fedbeyond run' again"
+    )
 
 
 def digest(content: bytes) -> str:

@@ -127,17 +127,12 @@ def difference(content: bytes, net: nn.Module, inputs: Tensor) -> float:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the exporter's logs and warnings, which a user cannot act upon."""
-    loggers = [
-        logging.getLogger(path) for path in ("torch.onnx._internal.exporter._registration", "onnxscript", "onnx_ir")
-    ]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             for category in (FutureWarning, DeprecationWarning):
                 warnings.filterwarnings("ignore", category=category, module=r"torch\.|onnx|copyreg")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(disabled)

@@ -91,12 +91,10 @@ class FlowerTransport:
         if any(self.nodes.get(name) not in connected for name in messages):
             self._greet()  # a site that was restarted may have another node id
             connected = set(self.grid.get_node_ids())
-        by_node = {self.nodes[name]: sent for name, sent in messages.items() if self.nodes.get(name) in connected}
-        names = {node: name for name, node in self.nodes.items()}
+        names = {self.nodes[name]: name for name in messages if self.nodes.get(name) in connected}
         answers: dict[str, Message | Failure] = {name: Failure(name, "is not connected") for name in messages}
-        for node, answer in self._exchange(by_node):
-            name = names[node]
-            answers[name] = Failure(name, answer) if isinstance(answer, str) else answer
+        for node, answer in self._exchange({node: messages[name] for node, name in names.items()}):
+            answers[names[node]] = Failure(names[node], answer) if isinstance(answer, str) else answer
         return answers
 
     def _greet(self) -> dict[str, Message | Failure]:

@@ -38,8 +38,7 @@ def prepare(
     facts = ensure_agreement(answers, sites, guests)
     if home:
         write_enrolled(home, answers, config)
-    classes, shape = tuple(facts["classes"]), tuple(facts["shape"])
-    assembly = assemble(config, classes, shape, len(sites), method=method)
+    assembly = assemble(config, tuple(facts["classes"]), tuple(facts["shape"]), len(sites), method=method)
     engine = RemoteEngine(transport, run, {name: answers[name] for name in sites}, guests)
     domains = {name: str(own["domain"]) for name, own in engine.facts.items()}
     return Experiment(
@@ -63,10 +62,10 @@ def enrol_sites(
         before = _io.read_json(home / ENROLLED)
         known = {name: Message(REPLY, facts) for name, facts in before["facts"].items()}
         known = known if before["run"] == config.digest() else {}
-    answers = dict(transport.enrol(hello, names, RETURNING if known.keys() >= {*names} else None))
-    for name in known:
-        answer = reply_or_failure(name, answers.get(name, Failure(name, "is not connected")))
-        if isinstance(answer, Failure):
+    given = transport.enrol(hello, names, RETURNING if known.keys() >= {*names} else None)
+    answers = {name: reply_or_failure(name, given.get(name, Failure(name, "is not connected"))) for name in names}
+    for name, answer in answers.items():
+        if isinstance(answer, Failure) and name in known:
             print(f"the run continues without {name} for now: {answer.reason}", flush=True)
             answers[name] = known[name]
     return answers
@@ -83,15 +82,13 @@ def write_enrolled(home: Path, answers: Answers, config: Config) -> None:
 
 def ensure_agreement(answers: Answers, sites: Sequence[str], guests: Sequence[str]) -> dict[str, Any]:
     """Return what all sites have in common; `FederationError` if one is absent, or has another task or version."""
-    roles = dict.fromkeys(sites, "train") | dict.fromkeys(guests, "guest")
-    replies = {name: reply_or_failure(name, answers.get(name, Failure(name, "is not connected"))) for name in roles}
-    missing = [f"{name}: {reply.reason}" for name, reply in replies.items() if isinstance(reply, Failure)]
+    missing = [f"{name}: {answer.reason}" for name, answer in answers.items() if isinstance(answer, Failure)]
     if missing:
         raise FederationError(f"not all sites enrolled ({'; '.join(missing)}); start or fix them, then submit again")
-    facts = {name: reply.notes for name, reply in replies.items() if isinstance(reply, Message)}
+    facts = {name: answer.notes for name, answer in answers.items() if isinstance(answer, Message)}
     first = facts[sites[0]]
     for name, own in facts.items():
-        wanted = {"role": roles[name], "wire": WIRE, "numerics": NUMERICS}
+        wanted = {"role": "guest" if name in guests else "train", "wire": WIRE, "numerics": NUMERICS}
         wanted |= {"classes": first["classes"], "shape": first["shape"]}
         for key, value in wanted.items():
             if own.get(key) != value:

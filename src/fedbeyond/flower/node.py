@@ -62,10 +62,9 @@ def prepare_node(site_config: SiteConfig, config: Config, sources: int, number: 
     policy.ensure_enough_images(len(splits["train"][1]))
     facts |= {"images": {part: len(split[1]) for part, split in splits.items()}}
     evaluated = {part: split for part, split in splits.items() if part != "train"}
-    data = {part: splits[part] for part in ("train", "val")}
     ensure_runnable(method, config, max(sources, method.min_clients))  # the server checks the number of sites
-    if method.public:
-        data = data | {"public": public(config, shape)}
+    data = {part: splits[part] for part in ("train", "val")}
+    data |= {"public": public(config, shape)} if method.public else {}
     secret = read_secret(site_config) if method.privacy else b""
     options = site_options(config, method, site_config.device)
     site = Site(site_config.site, data, assembly.nets, secret=secret, **options)
@@ -143,9 +142,7 @@ def reply(node: Node, message: Message) -> Message:
     request = Request(str(notes["kind"]), message.body, (node.name,))
     envelope = Envelope.from_dict(notes)
     answered, client_state = answer(node.method.client, node.site, _load_state(node, path), request, envelope)
-    with _io.storage_errors(node.folder):
-        node.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    checkpoint.save(path, client_state)  # before the reply: a state that was not stored must not be accepted
+    _save(path, client_state)  # before the reply: a state that was not stored must not be accepted
     reply_notes = {"client": answered.client, "weight": answered.weight, "private_bytes": private_bytes(client_state)}
     if node.method.privacy:
         reply_notes |= {"replies_counted": count_reply(node, path.with_suffix(".replies"), answered.body)}
@@ -160,9 +157,7 @@ def _moments(node: Node, path: Path, message: Message) -> Message:
     node.policy.ensure_statistics_allowed()
     number, body = int(message.notes["round"]), message.body
     if "model" in body:
-        with _io.storage_errors(node.folder):
-            node.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        checkpoint.save(path, body["model"], round=number)
+        _save(path, body["model"], round=number)
     if not path.exists():
         raise FederationError(f"{node.name} has not received the model whose moments are requested")
     model, notes = checkpoint.load(path)
@@ -182,6 +177,13 @@ def count_reply(node: Node, path: Path, body: Tree) -> int:
         digests.append(name)
         _io.write(path, "\n".join(digests).encode())
     return len(digests)
+
+
+def _save(path: Path, content: Tree, **notes: int) -> None:
+    """Write a tree to the site's folder."""
+    with _io.storage_errors(path.parent):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    checkpoint.save(path, content, **notes)
 
 
 def _load_state(node: Node, path: Path) -> Tree:

@@ -71,13 +71,11 @@ class Policy:
             raise PolicyError(f"{rounds} rounds are requested; the site's policy allows {self.max_rounds}")
         self._ensure_private(config, method, rounds)
         if self.sums_only:
+            reason = "it is not available yet"
+            if not method.linear_aggregation:
+                reason = f"{config.method} cannot use it, because its server needs the reply of each site"
             raise PolicyError(
-                "the site's policy allows its replies to leave only under secure aggregation (sums_only): "
-                + (
-                    "it is not available yet"
-                    if method.linear_aggregation
-                    else f"{config.method} cannot use it, because its server needs the reply of each site"
-                )
+                f"the site's policy allows its replies to leave only under secure aggregation (sums_only): {reason}"
             )
 
     def _ensure_private(self, config: Config, method: Method, rounds: int) -> None:
@@ -134,14 +132,12 @@ class Policy:
 def audit(folder: Path, direction: str, message: Message, request: Message | None = None) -> None:
     """Log that a message came in or goes out: its subject, names and size, never its contents."""
     notes, text, content = (request.notes if request else {}) | message.notes, message.text.encode(), message.content
-    line: dict[str, Any] = {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "direction": direction,
-        "subject": message.subject,
+    line: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "direction": direction}
+    line |= {"subject": message.subject} | {
+        key: notes[key] for key in ("run", "round", "kind", "reason") if key in notes
     }
-    line |= {key: notes[key] for key in ("run", "round", "kind", "reason") if key in notes}
     line |= {"names": sorted({*message.body, *message.notes}), "bytes": len(text) + len(content)}
-    line |= {"sha256": sha256(text + content).hexdigest()}
+    line["sha256"] = sha256(text + content).hexdigest()
     with storage_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(folder / LOG, "a", encoding="utf-8") as file:

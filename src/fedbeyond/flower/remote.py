@@ -34,24 +34,13 @@ class RemoteEngine:
         self.transport, self.run, self.guests = transport, run, tuple(sorted(guests))
         messages = {name: answer for name, answer in sorted(enrolled.items()) if isinstance(answer, Message)}
         self.facts = {name: message.notes for name, message in messages.items()}
-        self._private_bytes = {name: int(facts["private_bytes"]) for name, facts in self.facts.items()}
-        self._replies_counted: dict[str, int] = {}
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        return tuple(self.facts)
+        self.clients = tuple(self.facts)
+        self.private_bytes = {name: int(facts["private_bytes"]) for name, facts in self.facts.items()}
+        self.replies_counted: dict[str, int] = {}
 
     @property
     def sizes(self) -> dict[str, int]:
         return {name: int(facts["images"]["train"]) for name, facts in self.facts.items()}
-
-    @property
-    def private_bytes(self) -> dict[str, int]:
-        return dict(self._private_bytes)
-
-    @property
-    def replies_counted(self) -> dict[str, int]:
-        return dict(self._replies_counted)
 
     def enrol(self) -> None:
         """Do nothing: a site starts from its initial state when an envelope names no accepted reply."""
@@ -74,12 +63,12 @@ class RemoteEngine:
             envelope = envelope._replace(run=self.run["run"])
         notes = {name: {"kind": request.kind} | envelope.to_dict(name) for name in request.to}
         answers = self._exchange(ASK, notes, request.body)
-        return {name: self._reply(name, answer) for name, answer in answers.items()}
+        return {name: self._reply(name, answer, is_counted=True) for name, answer in answers.items()}
 
     def measure(self, request: Request, number: int) -> dict[str, Reply | Failure]:
         notes = {name: {"kind": request.kind, "round": number} for name in request.to}
         answers = self._exchange(MEASURE, notes, request.body)
-        return {name: _reply_in(name, answer) for name, answer in answers.items()}
+        return {name: self._reply(name, answer, is_counted=False) for name, answer in answers.items()}
 
     def evaluate(self, models: Models, number: int) -> Evaluation:
         """Evaluate models at every site, which validates, and at every guest, which tests."""
@@ -87,13 +76,15 @@ class RemoteEngine:
         everybody = (*self.clients, *self.guests)
         notes = {name: {"models": list(models), "round": number} for name in everybody}
         answers = self._exchange(EVALUATE, notes, body)
-        results = {name: _scores_in(name, answers, "test" if name in self.guests else "val") for name in everybody}
         scores: dict[str, Any] = {}
-        for name, result in results.items():
-            if not isinstance(result, Failure):
+        rejected: list[Failure] = []
+        for name in everybody:
+            result = _scores_in(name, answers, "test" if name in self.guests else "val")
+            if isinstance(result, Failure):
+                rejected.append(result)
+            else:
                 facts = self.facts.get(name)  # a guest has none
                 scores[name] = client_entry(result, name, facts["domain"], facts["images"]) if facts else result
-        rejected = [result for result in results.values() if isinstance(result, Failure)]
         if not scores.keys() & self.facts.keys():
             reasons = "; ".join(f"{failure.client}: {failure.reason}" for failure in rejected)
             raise FederationError(f"no site could validate the model ({reasons}); fix the sites, then resume")
@@ -106,16 +97,19 @@ class RemoteEngine:
             {name: Message(subject, {**self.run, "site": name, **own}, body, content) for name, own in notes.items()}
         )
 
-    def _reply(self, name: str, answer: Message | Failure) -> Reply | Failure:
+    def _reply(self, name: str, answer: Message | Failure, is_counted: bool) -> Reply | Failure:
+        """Return the reply that a message holds; `is_counted`: with the size of the site's private state."""
         message = reply_or_failure(name, answer)
         if isinstance(message, Failure):
             return message
+        notes = message.notes
         try:
-            self._private_bytes[name] = int(message.notes["private_bytes"])
-            self._replies_counted[name] = int(message.notes.get("replies_counted", 0))
+            if is_counted:
+                self.private_bytes[name] = int(notes["private_bytes"])
+                self.replies_counted[name] = int(notes.get("replies_counted", 0))
+            return Reply(notes["client"], message.body, notes["weight"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             return Failure(name, f"sent malformed notes: {type(error).__name__}: {error}")
-        return _reply_in(name, message)
 
 
 def reply_or_failure(name: str, answer: Message | Failure) -> Message | Failure:
@@ -123,17 +117,6 @@ def reply_or_failure(name: str, answer: Message | Failure) -> Message | Failure:
     if isinstance(answer, Failure):
         return answer
     return answer if answer.subject == REPLY else Failure(name, str(answer.notes.get("reason", "sent no reply")))
-
-
-def _reply_in(name: str, answer: Message | Failure) -> Reply | Failure:
-    """Return the reply that a message holds."""
-    message = reply_or_failure(name, answer)
-    if isinstance(message, Failure):
-        return message
-    try:
-        return Reply(message.notes["client"], message.body, message.notes["weight"])
-    except KeyError as error:
-        return Failure(name, f"sent malformed notes: {type(error).__name__}: {error}")
 
 
 def _scores_in(name: str, answers: Answers, part: str) -> dict[str, Any] | Failure:

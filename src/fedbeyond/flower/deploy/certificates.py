@@ -14,6 +14,7 @@ from ..._io import storage_errors
 from ...errors import ConfigError
 
 CA, CERTIFICATE, SERVER_KEY, SITE_KEY, SECRET = "ca.crt", "server.pem", "server.key", "key", "secret"
+AUTHORITY = "fedbeyond federation"  # the name of the federation's certificate authority
 VALIDITY = timedelta(days=825)
 
 
@@ -21,31 +22,28 @@ def write_certificates(folder: Path, *hosts: str) -> None:
     """Write a certificate authority and the server's certificate signed by it; the authority's key is not stored."""
     x509, hashes, serialization, ec = _cryptography()
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    signer = _name("fedbeyond federation")
-    root = _certificate(signer, signer, authority).add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-    usage = x509.KeyUsage(
-        False, False, False, False, False, True, True, False, False
-    )  # signs certificates and revocation lists
-    root_signed = root.add_extension(usage, True).sign(authority, hashes.SHA384())
-    names = x509.SubjectAlternativeName([_address(host) for host in dict.fromkeys(hosts)])
-    leaf = _certificate(_name("fedbeyond server"), signer, server).add_extension(names, False)
-    leaf = leaf.add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+    root = _certificate(x509, AUTHORITY, authority)
+    root = root.add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+    usage = x509.KeyUsage(*[False] * 5, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False)
+    root = root.add_extension(usage, True).sign(authority, hashes.SHA384())
+    leaf = _certificate(x509, "fedbeyond server", server)
+    names = x509.SubjectAlternativeName([_address(x509, host) for host in dict.fromkeys(hosts)])
+    leaf = leaf.add_extension(names, False).add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
     leaf = leaf.add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), False)
     key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
-    signed = leaf.add_extension(key_id, False).sign(authority, hashes.SHA384())
-    pem = serialization.Encoding.PEM
-    write_private(folder / SERVER_KEY, _private_bytes(server, serialization.PrivateFormat.PKCS8))
-    write_public(folder / CERTIFICATE, signed.public_bytes(pem))
-    write_public(folder / CA, root_signed.public_bytes(pem))
+    leaf = leaf.add_extension(key_id, False).sign(authority, hashes.SHA384())
+    write_key(folder / SERVER_KEY, server, serialization.PrivateFormat.PKCS8)
+    write_new(folder / CERTIFICATE, leaf.public_bytes(serialization.Encoding.PEM))
+    write_new(folder / CA, root.public_bytes(serialization.Encoding.PEM))
 
 
 def write_key_pair(folder: Path) -> bytes:
     """Write the key pair of a site, and return the public key, which the server registers."""
     _, _, serialization, ec = _cryptography()
     key = ec.generate_private_key(ec.SECP384R1())
-    write_private(folder / SITE_KEY, _private_bytes(key, serialization.PrivateFormat.OpenSSH))
+    write_key(folder / SITE_KEY, key, serialization.PrivateFormat.OpenSSH)
     public_key = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    write_public(folder / f"{SITE_KEY}.pub", public_key)
+    write_new(folder / f"{SITE_KEY}.pub", public_key)
     return bytes(public_key)
 
 
@@ -55,17 +53,8 @@ def expiry(path: Path) -> datetime:
     return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc  # type: ignore[no-any-return]
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write a new file that only its owner may read; `ConfigError` if it exists."""
-    _write_new(path, content, 0o600)
-
-
-def write_public(path: Path, content: bytes) -> None:
-    """Write a new file that every user may read; `ConfigError` if it exists."""
-    _write_new(path, content, 0o644)
-
-
-def _write_new(path: Path, content: bytes, mode: int) -> None:
+def write_new(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a file that every user may read, or with 0o600 only its owner; `ConfigError` if it exists."""
     with storage_errors(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -74,6 +63,12 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
             raise ConfigError(f"{path} already exists; choose another folder, or delete that one") from None
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
+
+
+def write_key(path: Path, key: Any, file_format: Any) -> None:
+    """Write a private key, which only its owner may read."""
+    _, _, serialization, _ = _cryptography()
+    write_new(path, key.private_bytes(serialization.Encoding.PEM, file_format, serialization.NoEncryption()), 0o600)
 
 
 def _cryptography() -> Any:
@@ -86,29 +81,19 @@ def _cryptography() -> Any:
     return x509, hashes, serialization, ec
 
 
-def _private_bytes(key: Any, file_format: Any) -> bytes:
-    _, _, serialization, _ = _cryptography()
-    return bytes(key.private_bytes(serialization.Encoding.PEM, file_format, serialization.NoEncryption()))
-
-
-def _name(common: str) -> Any:
-    x509, _, _, _ = _cryptography()
-    return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, common)])
-
-
-def _address(host: str) -> Any:
-    x509, _, _, _ = _cryptography()
+def _address(x509: Any, host: str) -> Any:
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
         return x509.DNSName(host)
 
 
-def _certificate(owner: Any, signer: Any, key: Any) -> Any:
-    x509, _, _, _ = _cryptography()
+def _certificate(x509: Any, owner: str, key: Any) -> Any:
+    """Begin a certificate that the federation's authority signs."""
     now = datetime.now(UTC)
-    builder = x509.CertificateBuilder().subject_name(owner).issuer_name(signer).public_key(key.public_key())
-    builder = builder.not_valid_before(now - timedelta(minutes=10)).not_valid_after(now + VALIDITY)  # clocks may differ
-    return builder.serial_number(x509.random_serial_number()).add_extension(
-        x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False
+    subject, issuer = (
+        x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)]) for name in (owner, AUTHORITY)
     )
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(minutes=10)).not_valid_after(now + VALIDITY)  # clocks may differ
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)

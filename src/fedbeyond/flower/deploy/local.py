@@ -32,10 +32,11 @@ def run_local_federation(
     names, guests = tuple(domains), unseen_domains(config.target)
     server, *ports = free_ports(1 + len(names) + len(guests))
     federation = FederationConfig(f"127.0.0.1:{server}", names, guests, f"127.0.0.1:{server}", deadline=600)
-    own: dict[str, dict[str, Any]] = {name: {"data": config.data, "domain": domains.get(name, name)} for name in guests}
-    # without a secret, dp draws the noise of the simulator
-    own |= {name: {"data": config.data, "domain": domains[name], "secret": ""} for name in names}
-    own = {name: site | ({"public": config.public} if config.public else {}) for name, site in own.items()}
+    own: dict[str, dict[str, Any]] = {}
+    for name in (*guests, *names):
+        own[name] = {"data": config.data, "domain": domains.get(name, name)}
+        own[name] |= {"secret": ""} if name in names else {}  # without a secret, dp draws the noise of the simulator
+        own[name] |= {"public": config.public} if config.public else {}
     if (folder / operations.FEDERATION_FILE).exists():
         reset_folder(folder, federation, own)
     else:

@@ -66,33 +66,29 @@ def init(folder: Path, federation: FederationConfig, own: Mapping[str, Mapping[s
     hosts = [address.rpartition(":")[0] for address in (federation.address, federation.bind)]
     certificates.write_certificates(folder / "server", *hosts, "127.0.0.1", "localhost")
     if federation.address != federation.bind:
-        certificates.write_public(
-            folder / "server" / PROXY, nginx.nginx_config(federation.address, federation.bind).encode()
-        )
+        proxy = nginx.nginx_config(federation.address, federation.bind)
+        certificates.write_new(folder / "server" / PROXY, proxy.encode())
     authority = (folder / "server" / certificates.CA).read_bytes()
     for name in members:
         bundle = folder / "sites" / name
-        certificates.write_public(folder / "server" / "sites" / f"{name}.pub", certificates.write_key_pair(bundle))
-        certificates.write_public(bundle / certificates.CA, authority)
+        certificates.write_new(folder / "server" / "sites" / f"{name}.pub", certificates.write_key_pair(bundle))
+        certificates.write_new(bundle / certificates.CA, authority)
         settings: dict[str, Any] = {"site": name, "role": "train" if name in federation.sites else "guest"}
         settings |= {"superlink": federation.address, "data": "folder(root='/data')", "folder": "state"}
         if name in federation.sites:
-            certificates.write_private(bundle / certificates.SECRET, os.urandom(32))  # for the site's noise under dp
+            certificates.write_new(bundle / certificates.SECRET, os.urandom(32), 0o600)  # for the site's noise under dp
             settings |= {"secret": certificates.SECRET}
         settings |= {"classes": federation.classes} if federation.classes else {}
-        settings |= (own or {}).get(name, {})
-        certificates.write_public(bundle / SITE_FILE, tomli_w.dumps(settings).encode())
-    certificates.write_public(folder / FEDERATION_FILE, tomli_w.dumps(federation._asdict()).encode())
+        certificates.write_new(bundle / SITE_FILE, tomli_w.dumps(settings | dict((own or {}).get(name, {}))).encode())
+    certificates.write_new(folder / FEDERATION_FILE, tomli_w.dumps(federation._asdict()).encode())
 
 
 def read_federation_config(folder: Path) -> FederationConfig:
     """Read the settings of the federation in a folder."""
-    table = _read_toml(folder / FEDERATION_FILE)
+    table = {"classes": (), **_read_toml(folder / FEDERATION_FILE)}
     try:
-        members = tuple(table["sites"]), tuple(table["guests"])
-        return FederationConfig(
-            table["address"], *members, table["bind"], float(table["deadline"]), tuple(table.get("classes", ()))
-        )
+        sites, guests, classes = (tuple(table[key]) for key in ("sites", "guests", "classes"))
+        return FederationConfig(table["address"], sites, guests, table["bind"], float(table["deadline"]), classes)
     except KeyError as error:
         raise ConfigError(
             f"{folder / FEDERATION_FILE} lacks {error}; 'fedbeyond federation init' writes a complete file"
@@ -102,14 +98,11 @@ def read_federation_config(folder: Path) -> FederationConfig:
 def link_command(folder: Path) -> list[str]:
     """Return the command that starts the server, always with TLS and with authentication of sites."""
     federation, server = read_federation_config(folder), folder.absolute() / "server"
-    tls = {
-        "--ssl-ca-certfile": certificates.CA,
-        "--ssl-certfile": certificates.CERTIFICATE,
-        "--ssl-keyfile": certificates.SERVER_KEY,
-    }
-    words = [word for flag, name in tls.items() for word in (flag, str(server / name))]
     host, _, port = federation.bind.rpartition(":")
-    words += ["--host", host, "--port", port, "--database", str(server / "state.db")]
+    words = ["--host", host, "--port", port, "--database", str(server / "state.db")]
+    words += ["--ssl-ca-certfile", str(server / certificates.CA)]
+    words += ["--ssl-certfile", str(server / certificates.CERTIFICATE)]
+    words += ["--ssl-keyfile", str(server / certificates.SERVER_KEY)]
     words += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     return [program("flower-superlink"), *words]
 
@@ -122,16 +115,10 @@ def node_command(bundle: Path, port: int) -> list[str]:
     node = Path(own["folder"]) / "node.toml"
     own |= {"classes": json.dumps(own["classes"])} if "classes" in own else {}  # Flower's config has no lists
     write(node, tomli_w.dumps(own).encode())
-    words = [
-        "--superlink",
-        own["superlink"],
-        "--root-certificates",
-        str(bundle / certificates.CA),
-        "--node-config",
-        str(node),
-    ]
+    words = ["--superlink", own["superlink"], "--node-config", str(node), "--host", "127.0.0.1", "--port", str(port)]
+    words += ["--root-certificates", str(bundle / certificates.CA)]
     words += ["--auth-supernode-private-key", str(bundle / certificates.SITE_KEY)]
-    return [program("flower-supernode"), *words, "--host", "127.0.0.1", "--port", str(port)]
+    return [program("flower-supernode"), *words]
 
 
 def site_settings(bundle: Path) -> dict[str, Any]:
@@ -157,12 +144,9 @@ def submit(folder: Path, config: Config, out: Path, threads: int = 1) -> str:
     federation = read_federation_config(folder)
     federated_method(config, len(federation.sites))
     identity = {key: value for key, value in config.identity().items() if value is not None}
-    run_config: dict[str, Any] = {
-        "config": json.dumps(identity),
-        "sites": ",".join(federation.sites),
-        "guests": ",".join(federation.guests),
-    }
-    run_config |= {"out": str(out.absolute()), "deadline": federation.deadline, "threads": threads}
+    run_config: dict[str, Any] = {"config": json.dumps(identity), "sites": ",".join(federation.sites)}
+    run_config |= {"guests": ",".join(federation.guests), "out": str(out.absolute())}
+    run_config |= {"deadline": federation.deadline, "threads": threads}
     app = folder / "server" / "app"
     app.mkdir(mode=0o700, exist_ok=True)
     write(app / "fedbeyond_app.py", APP.encode())

@@ -78,24 +78,18 @@ def check_server(folder: Path, config: Config | None = None) -> Iterator[Finding
         yield Finding(False, "settings", str(error))
         return
     own, members = folder / "server", (*federation.sites, *federation.guests)
-    yield Finding(
-        True,
-        "settings",
-        f"{len(federation.sites)} sites, {len(federation.guests)} guests, from {folder / FEDERATION_FILE}",
-    )
+    size = f"{len(federation.sites)} sites, {len(federation.guests)} guests"
+    yield Finding(True, "settings", f"{size}, from {folder / FEDERATION_FILE}")
     yield check_key(own / certificates.SERVER_KEY)
     yield check_certificate(own / certificates.CERTIFICATE)
-    keyless = [name for name in members if not (own / "sites" / f"{name}.pub").exists()]
-    yield Finding(
-        not keyless, "keys", f"no public key of {', '.join(keyless)} in {own / 'sites'}" if keyless else "of all sites"
-    )
+    keyless = ", ".join(name for name in members if not (own / "sites" / f"{name}.pub").exists())
+    yield Finding(not keyless, "keys", f"no public key of {keyless} in {own / 'sites'}" if keyless else "of all sites")
     yield check_disk(own)
     yield from check_addresses(federation, own / certificates.CA)
     try:
         connected = operations.count_connected(folder)
-        yield Finding(
-            connected >= len(members), "sites", f"{connected} are connected, {len(members)} belong to the federation"
-        )
+        text = f"{connected} are connected, {len(members)} belong to the federation"
+        yield Finding(connected >= len(members), "sites", text)
     except FedbeyondError:
         yield Finding(False, "sites", f"no site can connect; start the server: fedbeyond serve {folder}")
     if config is not None:
@@ -111,12 +105,9 @@ def check_addresses(federation: FederationConfig, authority: Path) -> Iterator[F
     if is_local and (federation.address == federation.bind or not is_control_reachable(federation.address, authority)):
         yield Finding(True, "control", f"runs can be started only on this machine, through {federation.bind}")
         return
-    yield Finding(
-        False,
-        "control",
-        f"anyone who can reach {federation.address if is_local else federation.bind} can start runs: Flower does not "
-        "authenticate this; bind to 127.0.0.1 and let a proxy forward only /v1/fleet/",
-    )
+    text = f"anyone who can reach {federation.address if is_local else federation.bind} can start runs"
+    remedy = "bind to 127.0.0.1 and let a proxy forward only /v1/fleet/"
+    yield Finding(False, "control", f"{text}: Flower does not authenticate this; {remedy}")
 
 
 def is_control_reachable(address: str, authority: Path) -> bool:
@@ -135,19 +126,15 @@ def is_control_reachable(address: str, authority: Path) -> bool:
 
 def check_run(federation: FederationConfig, config: Config) -> Finding:
     """Check whether this federation can execute a run, as far as the server can know."""
-    unseen = unseen_domains(config.target)
     try:
         federated_method(config, len(federation.sites))
     except FedbeyondError as error:
         return Finding(False, "run", str(error))
-    is_wrong = bool(federation.guests) and {*unseen} != {*federation.guests}
     text = f"{config.method}, {config.train.rounds} rounds"
-    if is_wrong:
-        text += (
-            f"; target is {config.target!r}, but the guests are {', '.join(federation.guests)}: set target to the "
-            "guests, which reports show as unseen"
-        )
-    return Finding(not is_wrong, "run", text)
+    if not federation.guests or {*unseen_domains(config.target)} == {*federation.guests}:
+        return Finding(True, "run", text)
+    text += f"; target is {config.target!r}, but the guests are {', '.join(federation.guests)}"
+    return Finding(False, "run", f"{text}: set target to the guests, which reports show as unseen")
 
 
 def check_certificate(path: Path) -> Finding:
@@ -166,16 +153,15 @@ def check_versions() -> Finding:
         installed = version("flwr")
     except PackageNotFoundError:
         return Finding(False, "versions", "Flower is not installed; pip install 'fedbeyond[flower]'")
-    ok = installed.startswith(FLOWER)
-    return Finding(ok, "versions", f"fedbeyond {__version__}, flwr {installed}{'' if ok else f'; needs {FLOWER}x'}")
+    remedy = "" if installed.startswith(FLOWER) else f"; needs {FLOWER}x"
+    return Finding(not remedy, "versions", f"fedbeyond {__version__}, flwr {installed}{remedy}")
 
 
 def check_key(path: Path) -> Finding:
     """Check that a private key exists and that only its owner can read it."""
     if not path.exists():
-        return Finding(
-            False, "key", f"{path} is missing; copy it from the folder that 'fedbeyond federation init' wrote"
-        )
+        text = f"{path} is missing; copy it from the folder that 'fedbeyond federation init' wrote"
+        return Finding(False, "key", text)
     is_exposed = bool(path.stat().st_mode & 0o077)
     text = f"other users can read {path}; run chmod 600 {path}" if is_exposed else str(path)
     return Finding(not is_exposed, "key", text)
@@ -190,30 +176,23 @@ def check_connection(address: str, authority: Path) -> Iterator[Finding]:
     except urllib.error.HTTPError as error:  # any answer is enough
         date = error.headers.get("Date")
     except (OSError, ValueError) as error:
-        yield Finding(
-            False, "server", f"{address} cannot be reached with {authority}: {getattr(error, 'reason', error)}"
-        )
+        reason = getattr(error, "reason", error)
+        yield Finding(False, "server", f"{address} cannot be reached with {authority}: {reason}")
         return
     yield Finding(True, "server", f"{address} answers with the federation's certificate")
     if date:
         ahead = round((datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds())
         ok = -MAX_BEHIND < ahead < MAX_AHEAD
-        text = f"{abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} the server's"
-        yield Finding(
-            ok, "clock", text if ok else f"{text}; Flower rejects a site more than 5 s ahead: set the clock by NTP"
-        )
+        remedy = "" if ok else "; Flower rejects a site more than 5 s ahead: set the clock by NTP"
+        yield Finding(ok, "clock", f"{abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} the server's{remedy}")
 
 
 def check_disk(folder: Path) -> Finding:
     """Check that there is enough disk space for the files of a site or of the server."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    ok = free > MIN_DISK
-    return Finding(
-        ok,
-        "disk",
-        f"{free / 2**30:.1f} GiB free for {folder}{'' if ok else f'; free {MIN_DISK / 2**30:g} GiB or more'}",
-    )
+    remedy = "" if free > MIN_DISK else f"; free {MIN_DISK / 2**30:g} GiB or more"
+    return Finding(not remedy, "disk", f"{free / 2**30:.1f} GiB free for {folder}{remedy}")
 
 
 def list_outgoing(site_config: SiteConfig, config: Config, sources: int) -> Iterator[Finding]:
@@ -224,25 +203,19 @@ def list_outgoing(site_config: SiteConfig, config: Config, sources: int) -> Iter
         yield Finding(False, "run", str(error))
         return
     yield Finding(True, "run", f"{config.method}, {config.train.rounds} rounds")
-    yield Finding(True, "leaves", f"on enrolling: {', '.join(node.facts)}, bytes of private state")
+    outgoing = [f"on enrolling: {', '.join(node.facts)}, bytes of private state"]
     if node.site is not None:
-        for kind in node.method.sends:
-            yield Finding(True, "leaves", f"in reply to {kind!r}: {', '.join(describe_reply(node, kind))}")
+        outgoing += [f"in reply to {kind!r}: {', '.join(describe_reply(node, kind))}" for kind in node.method.sends]
         if levels := levels_of(node.method, node.net, node.facts["shape"]):
             text = "means and deviations of the inputs of BatchNorm layers (statistics)"
-            exchanges = f"in {len(levels)} exchanges after evaluated rounds"
-            yield Finding(True, "leaves", f"in reply to 'statistics': {text}, {exchanges}")
-        yield Finding(
-            True, "leaves", "with each of these: the site's name, number of training images, bytes of private state"
-        )
-        guarantee = describe_guarantee(node.method, config.train.rounds)
-        yield from [Finding(True, "privacy", guarantee)] if guarantee else []
+            outgoing.append(f"in reply to 'statistics': {text}, in {len(levels)} exchanges after evaluated rounds")
+        outgoing.append("with each of these: the site's name, number of training images, bytes of private state")
+    yield from (Finding(True, "leaves", text) for text in outgoing)
+    if node.site is not None and (guarantee := describe_guarantee(node.method, config.train.rounds)):
+        yield Finding(True, "privacy", guarantee)
     if node.policy.scores:
-        yield Finding(
-            True,
-            "leaves",
-            "in reply to 'evaluate': loss, accuracy, F1, AUC, recall and confusion on the site's own images",
-        )
+        text = "loss, accuracy, F1, AUC, recall and confusion on the site's own images"
+        yield Finding(True, "leaves", f"in reply to 'evaluate': {text}")
     yield Finding(True, "leaves", "on an error: the site's name, and the error message")
 
 

@@ -11,7 +11,7 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 
 from ...errors import ConfigError
-from .state import Watcher, report
+from .state import REPORT, Watcher
 
 HOST = "127.0.0.1"
 THREADS = 8  # connections served at the same time
@@ -31,7 +31,7 @@ STRICT = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 # the report contains its style and script; it gets an origin of its own and no network access
-REPORT = (
+SANDBOXED = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
@@ -47,11 +47,10 @@ class Server(ThreadingTCPServer):
         try:
             super().__init__((HOST, port), Handler)
         except OSError as error:
+            reason = f"cannot be used ({error.strerror}); give another --port, or none"
             if error.errno == errno.EADDRINUSE:
-                raise ConfigError(
-                    f"port {port} is in use; give another --port, or leave it out to use a free one"
-                ) from None
-            raise ConfigError(f"port {port} cannot be used ({error.strerror}); give another --port, or none") from None
+                reason = "is in use; give another --port, or leave it out to use a free one"
+            raise ConfigError(f"port {port} {reason}") from None
         self.port = self.socket.getsockname()[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -84,10 +83,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send the page, its assets, the state or the report; otherwise 404."""
-        names = {f"{name}:{self.server.port}" for name in (HOST, "localhost")}
-        if self.headers.get_all("Host") not in [
-            [name] for name in names
-        ]:  # DNS rebinding: another host name may resolve to this one
+        allowed = [[f"{name}:{self.server.port}"] for name in (HOST, "localhost")]
+        if self.headers.get_all("Host") not in allowed:  # DNS rebinding: another host name may resolve to this one
             self.send_error(403, "use 127.0.0.1 or localhost")
             return
         path = self.path.partition("?")[0]
@@ -98,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(json.dumps(self.server.watcher.state()).encode(), "application/json")
         elif path == "/report":
             try:
-                self.answer(report(self.server.watcher.root).read_bytes(), "text/html", REPORT)
+                self.answer((self.server.watcher.root / REPORT).read_bytes(), "text/html", SANDBOXED)
             except OSError:
                 self.send_error(404, "there is no report yet")
         else:
@@ -128,11 +125,8 @@ def watch(runs: Path, port: int) -> None:
     if runs.exists() and not runs.is_dir():
         raise ConfigError(f"{runs} is a file; give the folder that 'fedbeyond bench' or 'run' writes to")
     with Server(runs, port) as server:
-        note = "" if runs.exists() else " (does not exist yet)"
-        print(
-            f"watching {runs}{note}: http://{HOST}:{server.port}/   (Ctrl-C stops this server, not the runs)",
-            flush=True,
-        )
+        watched = f"{runs}{'' if runs.exists() else ' (does not exist yet)'}: http://{HOST}:{server.port}/"
+        print(f"watching {watched}   (Ctrl-C stops this server, not the runs)", flush=True)
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:

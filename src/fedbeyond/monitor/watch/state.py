@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from statistics import StatisticsError
 from typing import Any, NamedTuple
 
 from ... import __version__
@@ -23,6 +22,7 @@ from .remaining import about, seconds_left
 from .tail import Tail
 
 STATES = ("running", "failed", "stopped", "pending", "done")
+REPORT = "report.html"  # the page that a bench writes at its end
 LATEST = 50  # rejected replies that the page shows
 QUIET = 60  # seconds without a lock or a new line after which no process is running
 Key = tuple[str, str, int]
@@ -49,22 +49,13 @@ class Run:
 
     def read(self) -> None:
         """Read the lines that were added."""
-        update = self.results.read_new()
-        if update.restarted:
+        restarted, lines, malformed = self.results.read_new()
+        if restarted:
             self.summaries, self.fault = {}, ""
-        malformed = update.malformed
-        for line in update.lines:
+        for line in lines:
             try:
                 self.summaries[int(line["round"])] = summarise(line)
-            except (
-                KeyError,
-                TypeError,
-                ValueError,
-                AttributeError,
-                ZeroDivisionError,
-                StatisticsError,
-                FedbeyondError,
-            ):
+            except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, FedbeyondError):
                 malformed = True
         if malformed:
             self.fault = f"{RESULTS} has a line that is not a result; delete {self.folder} to start the run again"
@@ -127,8 +118,7 @@ class Watcher:
         started = {run.key: run for run in self.runs.values()}
         grid, runs = planned(plan), []
         for key, rounds in (grid | {key: run.rounds for key, run in started.items()}).items():
-            progress = describe_run(started.get(key))
-            run = {"method": key[0], "target": key[1], "seed": key[2], "rounds": rounds, **progress}
+            run = {**named(key), "rounds": rounds, **describe_run(started.get(key))}
             if run["state"] == "stopped" and key in grid:
                 run["state"] = "pending"  # the bench resumes it later
             runs.append(run)
@@ -137,7 +127,8 @@ class Watcher:
         age = max(time.time() - last_change, 0) if last_change else None
         finished = bool(runs) and not counts["running"] and not counts["pending"] and not counts["stopped"]
         active = counts["running"] > 0 or (age is not None and age < QUIET)
-        workers = max(counts["running"], min(number(plan.get("jobs")), counts["running"] + counts["pending"]), 1)
+        jobs = plan["jobs"] if isinstance(plan.get("jobs"), int) else 0
+        workers = max(counts["running"], min(jobs, counts["running"] + counts["pending"]), 1)
         seconds = {key: list(run.seconds.values()) for key, run in started.items()}
         remaining = seconds_left(runs, seconds, workers) if active and not finished else None
         rejected = [entry for each in started.values() for entry in rejected_replies(each)]
@@ -155,15 +146,10 @@ class Watcher:
             "active": active,
             "age": None if age is None else round(age),
             "finished": finished,
-            "report": finished and changed(report(self.root)) >= max(last_change, 1),  # not that of earlier runs
+            "report": finished and changed(self.root / REPORT) >= max(last_change, 1),  # not that of earlier runs
             "rejected": {"count": len(rejected), "latest": rejected[-LATEST:]},
             "subfolders": sorted(str(path.parent) for path in self.root.glob(f"*/{PLAN}")) if not runs else [],
         }
-
-
-def report(root: Path) -> Path:
-    """Return the path of the page that a bench writes at its end."""
-    return root / "report.html"
 
 
 def changed(path: Path) -> float:
@@ -192,20 +178,22 @@ def describe_run(run: Run | None) -> dict[str, Any]:
 
 def rejected_replies(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the replies that the gate rejected."""
-    method, target, seed = run.key
     for number, summary in sorted(run.summaries.items()):
         for entry in summary.rejected:
-            yield {"method": method, "target": target, "seed": seed, "round": number + 1, **entry}
+            yield {**named(run.key), "round": number + 1, **entry}
+
+
+def named(key: Key) -> dict[str, Any]:
+    """Return what identifies a run, by name."""
+    return dict(zip(("method", "target", "seed"), key, strict=True))
 
 
 def planned(plan: dict[str, Any]) -> dict[Key, int]:
     """Return the runs of a grid and their numbers of rounds."""
     runs: dict[Key, int] = {}
     for cell in plan.get("runs", []):
-        try:
+        with suppress(KeyError, TypeError, ValueError):
             runs[str(cell["method"]), str(cell["target"]), int(cell["seed"])] = int(cell["rounds"])
-        except (KeyError, TypeError, ValueError):
-            continue
     return runs
 
 
@@ -214,10 +202,8 @@ def is_running(folder: Path) -> bool:
     try:
         with open(folder / "lock", "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False
 
 
@@ -230,8 +216,3 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def number(value: Any) -> int:
-    """Return an integer, or 0 if the value is not one."""
-    return value if isinstance(value, int) else 0
