@@ -68,7 +68,7 @@ class FlowerTransport:
     def __init__(self, grid: Grid, deadline: float = 3600.0) -> None:
         self.grid, self.deadline = grid, deadline
         self.nodes: dict[str, int] = {}  # by the name of the site
-        self.refused: dict[int, str] = {}  # nodes that take no part, and why
+        self.refused: set[int] = set()  # nodes that take no part
         self.hello, self.expected = Message(ENROL, {}), frozenset[str]()
 
     def enrol(
@@ -126,7 +126,7 @@ class FlowerTransport:
 
     def _refuse(self, node: int, reason: str) -> None:
         print(f"node {node} takes no part: {reason}", flush=True)
-        self.refused[node] = reason
+        self.refused.add(node)
 
     def _exchange(self, messages: Mapping[int, Message]) -> Iterator[tuple[int, Message | str]]:
         """Yield the reply of each node within the deadline, or why there is none, in the order of arrival."""

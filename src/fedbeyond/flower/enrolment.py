@@ -21,11 +21,7 @@ RETURNING = 120.0  # seconds to wait for known sites when a run is resumed
 
 
 def prepare(
-    config: Config,
-    transport: Transport,
-    sites: Sequence[str],
-    guests: Sequence[str] = (),
-    home: Path | None = None,
+    config: Config, transport: Transport, sites: Sequence[str], guests: Sequence[str] = (), home: Path | None = None
 ) -> Experiment:
     """Prepare a run whose sites are on other machines.
 

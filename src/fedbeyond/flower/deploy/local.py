@@ -1,7 +1,7 @@
 """Run a whole federation on this machine: the server and every site as processes, with TLS and keys."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,11 @@ from .operations import FederationConfig
 from .processes import ensure_address_free, free_ports, running_server, running_site
 
 STATUS_PAUSE = 20.0  # seconds between two requests to Flower for the status of a run
+ROUND_TIMEOUT = 3600.0  # seconds for a round
 
 
-def run_local_federation(
-    config: Config, folder: Path, out: Path, report: Callable[[str], None] = print, patience: float = 3600
-) -> None:
-    """Run a federation over loopback: each client is a site, and each unseen domain is a guest.
-
-    Raise `FederationError` if no round ends within `patience` seconds.
-    """
+def run_local_federation(config: Config, folder: Path, out: Path) -> None:
+    """Run a federation over loopback: each client is a site, and each unseen domain is a guest."""
     domains = {name: client.domain for name, client in partition(config, dataset(config.data)).clients.items()}
     federated_method(config, len(domains))
     run_folder.ensure_same_run(run_folder.path(out, config), config)
@@ -46,9 +42,8 @@ def run_local_federation(
         nodes = [stack.enter_context(running_site(folder / "sites" / name, port)) for name, port in names_and_ports]
         for node in nodes:
             stack.callback(node.terminate)  # all at once at the end: each takes seconds
-        report(f"{len(names)} sites and {len(guests)} guests on 127.0.0.1; logs in {folder}")
-        number = operations.submit(folder, config, out)
-        wait_for_run(folder, config, out, number, report, patience)
+        print(f"{len(names)} sites and {len(guests)} guests on 127.0.0.1; logs in {folder}")
+        wait_for_run(folder, run_folder.path(out, config), operations.submit(folder, config, out))
 
 
 def reset_folder(folder: Path, federation: FederationConfig, own: Mapping[str, Mapping[str, Any]]) -> None:
@@ -65,17 +60,14 @@ def reset_folder(folder: Path, federation: FederationConfig, own: Mapping[str, M
         path.unlink()
 
 
-def wait_for_run(
-    folder: Path, config: Config, out: Path, number: str, report: Callable[[str], None], patience: float
-) -> None:
-    """Wait until a run is finished, and report its rounds; `FederationError` if it fails."""
-    home = run_folder.path(out, config)
-    end, seen = time.monotonic() + patience, len(run_folder.lines(home))
+def wait_for_run(folder: Path, home: Path, number: str) -> None:
+    """Wait until a run is finished, and print its rounds; `FederationError` if it fails or no round ends for long."""
+    end, seen = time.monotonic() + ROUND_TIMEOUT, len(run_folder.lines(home))
     next_check = time.monotonic() + STATUS_PAUSE
     while True:
         for line in run_folder.lines(home)[seen:]:
-            seen, end = seen + 1, time.monotonic() + patience
-            report(f"round {line['round'] + 1} of {line['rounds']}")
+            seen, end = seen + 1, time.monotonic() + ROUND_TIMEOUT
+            print(f"round {line['round'] + 1} of {line['rounds']}")
         if run_folder.is_finished(home):
             return
         if time.monotonic() > next_check:
@@ -83,5 +75,5 @@ def wait_for_run(
             if state.startswith("finished") and not run_folder.is_finished(home):
                 raise FederationError(f"the run failed ({state}): {operations.log_tail(folder, number)}")
         if time.monotonic() > end:
-            raise FederationError(f"no round finished within {patience:g} s; see the logs in {folder}")
+            raise FederationError(f"no round finished within {ROUND_TIMEOUT:g} s; see the logs in {folder}")
         time.sleep(0.5)

@@ -44,7 +44,7 @@ def preflight(folder: Path, config: Config | None = None) -> Iterator[Finding]:
     yield from check_server(folder, config) if (folder / FEDERATION_FILE).exists() else check_site(folder, config)
 
 
-def check_site(bundle: Path, config: Config | None = None, sources: int = 2) -> Iterator[Finding]:
+def check_site(bundle: Path, config: Config | None = None) -> Iterator[Finding]:
     """Check a site's settings, key, connection to the server, disk and data; with a run, list what it would send."""
     path = bundle.absolute() / operations.SITE_FILE
     try:
@@ -67,7 +67,7 @@ def check_site(bundle: Path, config: Config | None = None, sources: int = 2) -> 
         yield Finding(False, "data", str(error))
         return
     if config is not None:
-        yield from list_outgoing(site_config, config, sources)
+        yield from list_outgoing(site_config, config)
 
 
 def check_server(folder: Path, config: Config | None = None) -> Iterator[Finding]:
@@ -195,10 +195,10 @@ def check_disk(folder: Path) -> Finding:
     return Finding(not remedy, "disk", f"{free / 2**30:.1f} GiB free for {folder}{remedy}")
 
 
-def list_outgoing(site_config: SiteConfig, config: Config, sources: int) -> Iterator[Finding]:
+def list_outgoing(site_config: SiteConfig, config: Config) -> Iterator[Finding]:
     """List what a run would send from this site, or why it cannot run here."""
     try:
-        node = prepare_node(site_config, config, sources)
+        node = prepare_node(site_config, config, sources=2)  # how many there will be is not known here
     except FedbeyondError as error:
         yield Finding(False, "run", str(error))
         return
