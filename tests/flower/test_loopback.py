@@ -13,6 +13,7 @@ import pytest
 from fedbeyond.flower.deploy import certificates, operations, processes
 from fedbeyond.flower.deploy.operations import FederationConfig
 from fedbeyond.flower.deploy.preflight import preflight
+from support.federations import SITES
 
 pytestmark = pytest.mark.loopback
 
@@ -40,11 +41,12 @@ def test_preflight_finds_the_server_and_the_clocks_agree(federation):
 
 def test_preflight_on_the_servers_side_finds_the_door_and_who_is_there(federation):
     end = time.monotonic() + 120
-    while operations.count_connected(federation.folder) < 4:  # they may still be starting
+    while operations.count_connected(federation.folder) < len(federation.sites):  # they may still be starting
         assert time.monotonic() < end
     found = {finding.topic: finding for finding in preflight(federation.folder)}
     assert found["server"].ok and found["control"].ok
-    assert found["sites"].ok and found["sites"].text == "4 are connected, 3 belong to the federation"
+    connected = f"{len(federation.sites)} are connected, {len(SITES) + 1} belong to the federation"
+    assert found["sites"].ok and found["sites"].text == connected
 
 
 def wait_for(log, words, process, seconds=60):

@@ -33,12 +33,12 @@ class Federation:
         for name in (*SITES, GUEST, SPY):  # as a site fills it in
             path = self.bundle(name) / operations.SITE_FILE
             path.write_text(path.read_text().replace("folder(root='/data')", self.data))
-        charter = operations.read_federation_config(folder)._replace(sites=SITES)  # the spy joins, and nobody asks it
+        charter = operations.read_federation_config(folder)._replace(sites=SITES)  # the spy may join; nobody asks it
         (folder / operations.FEDERATION_FILE).write_text(operations.toml(charter._asdict()))
         if NGINX:
             stack.enter_context(proxying(folder / "server"))
         self.link = self.serve()
-        self.sites = {name: self.join(name) for name in (*SITES, GUEST, SPY)}
+        self.sites = {name: self.join(name) for name in (*SITES, GUEST)}
 
     @property
     def members(self) -> list[Any]:
@@ -92,7 +92,9 @@ def federated(folder: Path) -> Iterator[Federation]:
     with ExitStack() as stack:
         federation = Federation(folder, stack)
         yield federation
-        for process in federation.members:
-            process.terminate()  # all at once: each takes seconds
+        for process in federation.sites.values():
+            process.terminate()  # all at once, and before the server, of which they take leave: each takes seconds
+        for process in federation.sites.values():
+            process.wait(100)
     found = remaining(folder)
     assert not found, found
