@@ -11,7 +11,7 @@ from fedbeyond.evaluation.cautions import (
     site_warnings,
     wrap_warnings,
 )
-from fedbeyond.report import paper_comparison, table
+from fedbeyond.report import layout, paper_comparison, table
 from support.result_lines import line, scores
 
 
@@ -106,7 +106,7 @@ def test_a_table_of_accuracies_ends_with_the_majority_class():
     ]
     found = table.tabulate(lines)
     assert table.rows(found)[-1] == ["majority class", "75.0", "60.0", "67.5"]  # 30 of 40, 12 of 20
-    assert "| majority class | 75.0 | 60.0 | 67.5 |" in table.markdown(found)
+    assert "| majority class | 75.0 | 60.0 | 67.5 |" in layout.markdown(table.rows(found), found.caption)
     assert len(table.rows(table.tabulate(lines, metric="balanced_accuracy"))) == 2
     for splits in lines[1]["scores"].values():
         for told in splits.values():

@@ -19,7 +19,7 @@ import pytest
 
 from fedbeyond.errors import StorageError
 from fedbeyond.experiment.results import load
-from fedbeyond.report import figure, gallery, provenance, table
+from fedbeyond.report import figure, gallery, layout, provenance, table
 from fedbeyond.report.page import page
 from fedbeyond.report.write import write_report
 from support.paths import ROOT
@@ -114,7 +114,7 @@ def test_every_figure_can_be_taken_along_with_its_numbers(read):
     assert slides == [f"figure-{one.name}" for one in figures]
     links = {one["attrs"]["download"]: one for one in read.all("a") if "download" in one["attrs"]}
     for one in figures:
-        assert saved(links[f"{one.name}.csv"]) == figure.table(one)
+        assert saved(links[f"{one.name}.csv"]) == layout.as_csv(one.data)
         assert saved(links[f"{one.name}.svg"]) == figure.svg(one)
     assert not any("hidden" in one["attrs"] for one in read.elements)  # without a script, a plain list
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedbeyond.cli import main
 from fedbeyond.errors import ConfigError
-from fedbeyond.report import paper_comparison, table
+from fedbeyond.report import layout, paper_comparison, table
 from fedbeyond.report.page import page
 from report.test_table import line
 
@@ -55,7 +55,7 @@ def test_a_variant_of_ours_does_not_stand_over_the_printed_row_of_the_same_name(
 def test_standard_deviations_are_printed_where_the_paper_has_them():
     both = paper_comparison.compare_with_paper(ours("fedsb"), "fedsb/table1_pacs")
     assert body(both)["  as printed in fedsb, table1_pacs"][0] == "94.19 ± 0.1"
-    assert r"$94.19 \pm 0.1$" in paper_comparison.latex(both)
+    assert r"$94.19 \pm 0.1$" in layout.latex(paper_comparison.rows(both), both.caption)
 
 
 def test_columns_are_the_union_and_an_average_over_other_domains_is_not_shown():
@@ -116,7 +116,7 @@ def test_a_table_on_other_domains_is_refused():
 
 
 def test_the_caption_says_whose_numbers_they_are():
-    told = paper_comparison.text(paper_comparison.compare_with_paper(ours("fedavg"), "ga/table1_pacs")).splitlines()[0]
+    told = paper_comparison.compare_with_paper(ours("fedavg"), "ga/table1_pacs").caption
     assert "source-validation" in told and "ga, table1_pacs; accuracy" in told
     assert "under their own protocol, and not by us" in told and "NOT COMPARABLE" not in told
 
@@ -136,8 +136,9 @@ def test_it_comes_as_markdown_latex_and_csv():
     both = paper_comparison.compare_with_paper(
         ours("fedgca:paper", targets=("svhn", "usps", "synth", "mnist_m")), "fedgca/table3_digits"
     )
-    assert "| P, P^G, as printed | 44.55 | 76.39 | 60.94 | 85.23 | - |" in paper_comparison.markdown(both)
-    latex = paper_comparison.latex(both)
+    rows = paper_comparison.rows(both)
+    assert "| P, P^G, as printed | 44.55 | 76.39 | 60.94 | 85.23 | - |" in layout.markdown(rows, both.caption)
+    latex = layout.latex(rows, both.caption)
     assert r"P, P\textasciicircum{}G, as printed & 44.55" in latex and r"mnist\_m" in latex
     found = list(csv.DictReader(io.StringIO(paper_comparison.as_csv(both))))
     assert [entry["source"] for entry in found] == ["ours"] * 8 + ["fedgca/table3_digits"] * 20

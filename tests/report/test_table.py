@@ -6,7 +6,7 @@ from fedbeyond.errors import ConfigError, StorageError
 from fedbeyond.evaluation.selection import select_round, selection_score
 from fedbeyond.experiment.results import averaged as averaged_lines
 from fedbeyond.experiment.results import load
-from fedbeyond.report import statistics, table
+from fedbeyond.report import layout, statistics, table
 from fedbeyond.report.curves import curve
 from fedbeyond.report.page import page
 
@@ -64,8 +64,8 @@ def test_a_method_without_all_targets_has_no_average():
 
 def test_tables_come_as_markdown_latex_and_csv():
     found = table.tabulate(LINES)
-    assert "| fedavg | 70.0 ± 14.1 | 70.0 ± 14.1 | 70.0 ± 14.1 |" in table.markdown(found)
-    latex = table.latex(found)
+    assert "| fedavg | 70.0 ± 14.1 | 70.0 ± 14.1 | 70.0 ± 14.1 |" in layout.markdown(table.rows(found), found.caption)
+    latex = layout.latex(table.rows(found), found.caption)
     assert r"fedavg & $70.0 \pm 14.1$" in latex and latex.count(r"\\") == 3 and r"(\%)" in latex
     csv = table.csv(found).splitlines()
     assert csv[0] == "method,target,seed,round,accuracy" and len(csv) == 7

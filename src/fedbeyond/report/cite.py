@@ -1,7 +1,6 @@
 """The papers to cite for a table, read from the docstrings of its methods."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from .. import __version__
 from ..errors import ConfigError
@@ -17,24 +16,17 @@ OURS = f"""@software{{fedbeyond,
 }}"""
 
 
-class Reference(NamedTuple):
-    """A paper, and the names of the methods and wrappers that come from it."""
-
-    names: tuple[str, ...]
-    paper: Paper
-
-
-def references(methods: Iterable[str]) -> tuple[list[Reference], list[str]]:
-    """Return the papers of methods, and the names for which no paper is known."""
-    papers: dict[str, tuple[Paper, list[str]]] = {}
+def references(methods: Iterable[str]) -> tuple[list[tuple[list[str], Paper]], list[str]]:
+    """Return the papers of methods, each with the names that come from it, and the names without a known paper."""
+    papers: dict[str, tuple[list[str], Paper]] = {}
     unknown = []
     for name in dict.fromkeys(name for method in methods for name in _names(method)):
         origin = _paper(name)
         if origin is None:
             unknown.append(name)
         else:  # one entry a paper, with the title of its first name, which names no variant
-            papers.setdefault(f"{origin.authors} {origin.year} {origin.link}", (origin, []))[1].append(name)
-    return [Reference(tuple(names), origin) for origin, names in papers.values()], unknown
+            papers.setdefault(f"{origin.authors} {origin.year} {origin.link}", ([], origin))[0].append(name)
+    return list(papers.values()), unknown
 
 
 def _names(method: str) -> list[str]:

@@ -1,18 +1,21 @@
 """Confusion matrices and recall by class on the unseen domain, for the best method and the baseline."""
 
 from collections.abc import Sequence
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
+import numpy as np
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
+from ..evaluation.selection import Matrix, add_matrices
 from .curves import legend_below
 from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
-from .table import Table, best_first
+from .table import Table, best_first, spread
 
 MAX_ALPHA = 0.6  # opacity of a cell with share 1: text on it stays readable on light and dark pages
 MAX_NUMBERED = 10  # number of classes up to which cells show their numbers
+MAX_BARS = 40  # number of classes up to which recall is drawn
 MAX_LABEL = 9  # characters of a class name at an axis
 
 
@@ -32,7 +35,7 @@ def picked(table: Table, method: str, target: str, key: str) -> list[Any]:
 def confusion(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figure | None:
     """Draw confusion matrices: a row for each unseen domain, a panel for each method."""
     methods = compared(table, baseline)
-    cells = {(m, t): total(picked(table, m, t, "confusion")) for t in table.targets for m in methods}
+    cells = {(m, t): add_matrices(picked(table, m, t, "confusion")) for t in table.targets for m in methods}
     cells = {key: counts for key, counts in cells.items() if counts}
     if not cells:
         return None
@@ -57,17 +60,12 @@ def confusion(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figur
     return Figure("confusion", "Confusion matrices", caption, picture, data)
 
 
-def total(matrices: Sequence[list[list[float]]]) -> list[list[float]]:
-    """Return the sum of matrices."""
-    return [[sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
-
-
 def named(classes: Sequence[str], count: int) -> list[str]:
     """Return the names of the classes, or their numbers if the names are not known."""
     return list(classes) if len(classes) == count else [str(number) for number in range(count)]
 
 
-def matrix(axis: Any, counts: list[list[float]], names: list[str]) -> None:
+def matrix(axis: Any, counts: Matrix, names: list[str]) -> None:
     """Draw counts as shares of their rows; a darker cell is a larger share."""
     count = len(names)
     shares = {(i, j): n / max(sum(row), 1) for i, row in enumerate(counts) for j, n in enumerate(row) if n}
@@ -76,8 +74,8 @@ def matrix(axis: Any, counts: list[list[float]], names: list[str]) -> None:
     axis.add_collection(PolyCollection(squares, facecolors=colours, edgecolors="none"))
     for (i, j), share in shares.items():
         if share >= 0.005 and count <= MAX_NUMBERED:
-            percent, place = f"{100 * share:.0f}", {"ha": "center", "va": "center"}
-            label = axis.text(j + 0.5, i + 0.53, percent, fontsize=7.5, color=INK, **place)
+            style = {"fontsize": 7.5, "color": INK, "ha": "center", "va": "center"}
+            label = axis.text(j + 0.5, i + 0.53, f"{100 * share:.0f}", **style)
             label.set_in_layout(False)  # the text is inside its cell and needs no room in the layout
     short = [name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…" for name in names]
     axis.set(xlim=(0, count), ylim=(count, 0), aspect="equal")
@@ -105,9 +103,9 @@ def recall(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figure |
     methods = compared(table, baseline)
     values = {(m, t): picked(table, m, t, "recall") for m in methods for t in table.targets}
     values = {key: seeds for key, seeds in values.items() if seeds}
-    if not values or len(next(iter(values.values()))[0]) > 40:  # too many bars to read
+    count = len(next(iter(values.values()))[0]) if values else 0
+    if not 0 < count <= MAX_BARS:
         return None
-    count = len(next(iter(values.values()))[0])
     names = named(classes, count)
     targets = [target for target in table.targets if any(target == there for _, there in values)]
     picture, axes = panels(len(targets), across=2, width=3.4, height=2.4, sharey=True)
@@ -117,19 +115,14 @@ def recall(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figure |
         for index, method in enumerate(methods):
             recalls = by_class(values.get((method, target), []))
             where = [label + (index - (len(methods) - 1) / 2) * width for label in recalls]
-            heights, spreads = (
-                [mean(v) for v in recalls.values()],
-                [stdev(v) if len(v) > 1 else 0.0 for v in recalls.values()],
-            )
+            heights, spreads = np.array([(mean(v), spread(v)) for v in recalls.values()]).reshape(-1, 2).T
             colour = SOFT if method == baseline else PALETTE[0]
             axis.bar(where, heights, width * 0.92, color=colour, label=method)
-            lows, highs = zip(*((h - s, h + s) for h, s in zip(heights, spreads, strict=True)), strict=True)
-            axis.vlines(where, lows, highs, color=INK, linewidth=0.9)
+            axis.vlines(where, heights - spreads, heights + spreads, color=INK, linewidth=0.9)
             numbers = zip(recalls, heights, spreads, strict=True)
             data += [[method, target, names[i], f"{h:.4f}", f"{s:.4f}", str(len(recalls[i]))] for i, h, s in numbers]
         axis.set_title(f"{target} unseen")
-        rotation = 0 if sum(map(len, names)) < 30 else 90
-        axis.set_xticks(range(count), names, rotation=rotation, fontsize=7.5)
+        axis.set_xticks(range(count), names, rotation=0 if sum(map(len, names)) < 30 else 90, fontsize=7.5)
         axis.set_ylim(0, 105)
         axis.grid(axis="x", visible=False)
     for axis in axes[::2]:

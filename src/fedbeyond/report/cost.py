@@ -6,18 +6,6 @@ from statistics import mean, median
 from ..evaluation.selection import Line
 from .layout import Cells
 
-HEAD = [
-    "method",
-    "parameters",
-    "numbers sent",
-    "bytes up",
-    "parameter bytes up",
-    "bytes down",
-    "private bytes",
-    "FLOPs",
-    "seconds",
-    "times FedAvg",
-]
 CAPTION = (
     "Cost of a round: bytes that leave a site, reach it and stay there as private state (mean over sites and rounds), "
     "and seconds (median, with evaluation on every domain, on the computer that ran it); if counted, the model's "
@@ -32,34 +20,32 @@ def rows(lines: Sequence[Line], times: Sequence[Line]) -> Cells:
 
     Results of an older version have no counts, and results without times have no seconds.
     """
-    methods = list(dict.fromkeys(line["method"] for line in lines))
     usual = seconds(times, "fedavg")
-    body = []
-    for method in methods:
+    body: list[dict[str, str]] = []
+    for method in dict.fromkeys(line["method"] for line in lines):
         spent = seconds(times, method)
         method_lines = [line for line in lines if line["method"] == method]
         counted = [line for line in times if line["method"] == method and "flops" in line]
-        parameters = [kinds.get("parameters", 0) for line in method_lines for kinds in bytes_up(line).values()]
-        body.append(
-            [
-                method,
-                format_count(_mean([line["parameters"] for line in counted])),
-                format_count(_mean([count for line in counted for count in line["sent"].values()])),
-                format_bytes(
-                    _mean([sum(kinds.values()) for line in method_lines for kinds in bytes_up(line).values()])
-                ),
-                format_bytes(_mean(parameters)),
-                format_bytes(_mean([count for line in method_lines for count in line.get("bytes_down", {}).values()])),
-                format_bytes(
-                    _mean([count for line in method_lines for count in line.get("private_bytes", {}).values()])
-                ),
-                format_count(_mean([count for line in counted for count in line["flops"].values()])),
-                f"{spent:.2f}" if spent else "-",
-                f"{spent / usual:.1f}" if spent and usual else "-",
-            ]
+        sent = [kinds for line in method_lines for kinds in bytes_up(line).values()]
+        down, private = (
+            [count for line in method_lines for count in line.get(key, {}).values()]
+            for key in ("bytes_down", "private_bytes")
         )
-    columns = [column for column in range(len(HEAD)) if any(row[column] != "-" for row in body)]
-    return [[row[column] for column in columns] for row in (HEAD, *body)]
+        row = {
+            "method": method,
+            "parameters": format_count(_mean([line["parameters"] for line in counted])),
+            "numbers sent": format_count(_mean([count for line in counted for count in line["sent"].values()])),
+            "bytes up": format_bytes(_mean([sum(kinds.values()) for kinds in sent])),
+            "parameter bytes up": format_bytes(_mean([kinds.get("parameters", 0) for kinds in sent])),
+            "bytes down": format_bytes(_mean(down)),
+            "private bytes": format_bytes(_mean(private)),
+            "FLOPs": format_count(_mean([count for line in counted for count in line["flops"].values()])),
+            "seconds": f"{spent:.2f}" if spent else "-",
+            "times FedAvg": f"{spent / usual:.1f}" if spent and usual else "-",
+        }
+        body.append(row)
+    columns = [column for column in (body[0] if body else ()) if any(row[column] != "-" for row in body)]
+    return [columns, *([row[column] for column in columns] for row in body)]
 
 
 def by_site(lines: Sequence[Line]) -> Cells:

@@ -1,9 +1,10 @@
 """Figures of the metric on the unseen domains: over rounds, and as differences to a baseline."""
 
 from collections.abc import Mapping, Sequence
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
+import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from ..evaluation.rules import unseen
@@ -11,9 +12,10 @@ from ..evaluation.selection import Line, evaluated
 from ..spec import unseen_domains
 from . import statistics
 from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
-from .table import METRICS, Table, best_first
+from .table import METRICS, Table, best_first, capitalized, spread
 
 Runs = Mapping[tuple[str, str, int], Sequence[Line]]  # by method, target, seed: the lines of a run, in order
+Points = list[tuple[int, float, float, int]]  # round, mean over seeds, standard deviation, number of seeds
 
 COLOURED = 6  # methods in colour, in addition to the baseline, if there are more methods than colours
 MAX_POINTS = 60  # points of a curve; a longer one is thinned to evenly spaced rounds
@@ -40,24 +42,24 @@ def over_rounds(runs: Runs, table: Table, baseline: str) -> Figure | None:
     return Figure("rounds", "Over rounds", _about(table, coloured, baseline), picture, data)
 
 
-def curve(runs: Runs, table: Table, method: str, target: str) -> list[tuple[int, float, float, int]]:
-    """Return for each round: its number, mean over seeds, standard deviation (in percent) and number of seeds."""
+def curve(runs: Runs, table: Table, method: str, target: str) -> Points:
+    """Return a point for each round that was evaluated, in percent."""
     same = [run for (name, left_out, _), run in runs.items() if name == method and target in unseen_domains(left_out)]
     points = []
     for lines in zip(*map(evaluated, same), strict=False):
         values = [100 * unseen(line, target, table.metric) for line in lines]
-        points.append((lines[0]["round"] + 1, mean(values), stdev(values) if len(values) > 1 else 0.0, len(values)))
+        points.append((lines[0]["round"] + 1, mean(values), spread(values), len(values)))
     return points
 
 
-def thinned(points: list[Any]) -> list[Any]:
+def thinned(points: Points) -> Points:
     """Return at most MAX_POINTS points, with the first and the last."""
     if len(points) <= MAX_POINTS:
         return points
     return [points[round(i * (len(points) - 1) / (MAX_POINTS - 1))] for i in range(MAX_POINTS)]
 
 
-def draw(axis: Any, points: Sequence[tuple[int, float, float, int]], colour: str | None, label: str) -> None:
+def draw(axis: Any, points: Points, colour: str | None, label: str) -> None:
     """Draw a curve in its colour with a band of one standard deviation; without a colour, draw it thin and grey."""
     if not points:
         return
@@ -68,8 +70,7 @@ def draw(axis: Any, points: Sequence[tuple[int, float, float, int]], colour: str
         return
     axis.plot(rounds, values, marker=mark, color=colour, linewidth=1.5, markersize=3, label=label)
     if max(counts) > 1:
-        low = [value - spread for value, spread in zip(values, spreads, strict=True)]
-        high = [value + spread for value, spread in zip(values, spreads, strict=True)]
+        low, high = np.subtract(values, spreads), np.add(values, spreads)
         axis.fill_between(rounds, low, high, color=colour, alpha=0.13, linewidth=0)
 
 
@@ -107,7 +108,7 @@ def legend_below(picture: Any, axes: Sequence[Any], order: Sequence[str] = ()) -
 
 
 def _about(table: Table, coloured: Mapping[str, str], baseline: str) -> str:
-    text = f"{table.measure[0].upper()}{table.measure[1:]} after each round, mean over seeds"
+    text = f"{capitalized(table.measure)} after each round, mean over seeds"
     if len(table.seeds) > 1:
         text += ", with a band of one standard deviation"
     if len(coloured) < len(table.methods):

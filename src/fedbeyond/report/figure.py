@@ -1,6 +1,5 @@
 """Figures with the numbers they draw: as files (SVG, PNG, CSV), and as part of a light or dark HTML page."""
 
-import csv
 import io
 import json
 import re
@@ -13,7 +12,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Picture
 
 from .. import _io
-from .layout import Cells
+from .layout import Cells, as_csv
 
 matplotlib.use("Agg")
 
@@ -79,20 +78,13 @@ def save(figure: Figure, folder: Path) -> list[Path]:
     contents = {
         "svg": svg(figure).encode(),
         "png": _png(figure),
-        "csv": table(figure).encode(),
+        "csv": as_csv(figure.data).encode(),
         "json": json.dumps(about, indent=1).encode(),
     }
     paths = [folder / f"{figure.name}.{ending}" for ending in contents]
     for path, content in zip(paths, contents.values(), strict=True):
         _io.write(path, content)
     return paths
-
-
-def table(figure: Figure) -> str:
-    """Return the numbers of a figure as CSV."""
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(figure.data)
-    return file.getvalue()
 
 
 def svg(figure: Figure) -> str:
@@ -103,11 +95,6 @@ def svg(figure: Figure) -> str:
         canvas: Any = FigureCanvasSVG(figure.picture)
         canvas.print_svg(file, metadata={"Date": None, "Creator": None})
     return file.getvalue()
-
-
-def inline(figure: Figure) -> str:
-    """Return a figure as SVG for a page, in the page's colours."""
-    return themed(svg(figure), figure.name)
 
 
 def themed(content: str, name: str) -> str:

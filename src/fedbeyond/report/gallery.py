@@ -10,7 +10,8 @@ from ..errors import StorageError
 from ..evaluation.selection import Line
 from . import classes, curves, sensitivity, site_weights
 from .figure import Figure, svg
-from .figure import table as as_csv
+from .layout import as_csv
+from .provenance import class_names, read_beside_results
 from .table import Table, group_runs
 
 FOLDER = "figures"  # `fedbeyond figure` writes into this folder inside a folder of runs
@@ -26,8 +27,9 @@ class PageFigure(NamedTuple):
     csv: str
 
 
-def figures(lines: Sequence[Line], table: Table, baseline: str, names: Sequence[str] = ()) -> list[Figure]:
-    """Draw all figures that finished runs allow; `names` are the names of the classes, if known."""
+def figures(lines: Sequence[Line], table: Table, baseline: str, folders: Sequence[Path] = ()) -> list[Figure]:
+    """Draw all figures that finished runs allow; the configurations in `folders` may give the names of classes."""
+    names = class_names(read_beside_results(folders, "config.json"))
     done = {key: run for key, run in group_runs(lines).items() if len(run) == run[-1]["rounds"]}
     drawn = [
         curves.over_rounds(done, table, baseline),
@@ -44,7 +46,7 @@ def figures(lines: Sequence[Line], table: Table, baseline: str, names: Sequence[
 
 def page_figure(figure: Figure) -> PageFigure:
     """Convert a drawn figure for a page."""
-    return PageFigure(figure.name, figure.title, figure.caption, svg(figure), as_csv(figure))
+    return PageFigure(figure.name, figure.title, figure.caption, svg(figure), as_csv(figure.data))
 
 
 def saved_figures(folders: Sequence[Path]) -> list[PageFigure]:

@@ -1,4 +1,7 @@
-"""Format cells and a caption as text for a terminal, as Markdown or as LaTeX."""
+"""Format cells and a caption as text for a terminal, as Markdown or as LaTeX; format cells as CSV."""
+
+import csv
+import io
 
 Cells = list[list[str]]  # the first row is the head
 
@@ -21,17 +24,26 @@ def markdown(cells: Cells, caption: str) -> str:
 
 
 def latex(cells: Cells, caption: str) -> str:
-    """Format a table as LaTeX with booktabs; numbers contain `\\pm`."""
-    head, *body = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in cells]
+    """Format a table as LaTeX with booktabs."""
+    head, *body = [" & ".join(map(_latex_cell, row)) + r" \\" for row in cells]
     columns = "l" + "r" * (len(cells[0]) - 1)
     text = _escape(caption).replace("±", r"$\pm$")
     parts = [r"\begin{table}", rf"\caption{{{text}.}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head]
     return "\n".join([*parts, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
-def _escape(cell: str) -> str:
-    if r"\pm" in cell:
-        return f"${cell}$"
+def as_csv(cells: Cells) -> str:
+    """Format cells as CSV."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(cells)
+    return file.getvalue()
+
+
+def _latex_cell(cell: str) -> str:
+    return f"${cell}$".replace("±", r"\pm") if " ± " in cell else _escape(cell)
+
+
+def _escape(text: str) -> str:
     for mark in "%_&#":
-        cell = cell.replace(mark, f"\\{mark}")
-    return cell.replace("^", r"\textasciicircum{}")
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("^", r"\textasciicircum{}")

@@ -18,11 +18,11 @@ from .. import __version__
 from ..evaluation import cautions
 from ..evaluation.selection import Line
 from ..spec import POOLED
-from . import cite, cost, gallery, paper_comparison, statistics
+from . import cite, cost, gallery, paper_comparison, provenance, statistics
 from .figure import Figure, themed
 from .gallery import PageFigure
+from .layout import Cells
 from .paper_comparison import PaperComparison
-from .provenance import class_names, read_provenance, settings, versions
 from .table import Table, csv, default_baseline, group_runs, rows
 
 MAX_REJECTED = 200  # rows in the table of rejected replies
@@ -39,10 +39,11 @@ def page(
 ) -> str:
     """Return the page of all finished runs, with a paper's numbers if given; `folders` are those of the runs."""
     baseline = baseline or default_baseline(table)
-    every = [run for key, run in group_runs(lines).items() if key[0] in table.methods]
-    origin = read_provenance(folders)
+    runs = [run for key, run in group_runs(lines).items() if key[0] in table.methods]
+    used = [line for run in runs for line in run]
+    configs = provenance.read_beside_results(folders, "config.json")
     if figures is None:
-        figures = gallery.figures(lines, table, baseline, class_names(origin.configs))
+        figures = gallery.figures(lines, table, baseline, folders)
     references, unknown = cite.references(table.methods)
     script = _asset("page.js")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -59,22 +60,22 @@ def page(
         comparison=comparison,
         pairs=paper_comparison.rows(comparison) if comparison else [],
         answer=answer(table, baseline),
-        warnings=cautions.run_warnings(table.picked, class_names(origin.configs)),
+        warnings=cautions.run_warnings(table.picked, provenance.class_names(configs)),
         baseline=baseline,
         differences=statistics.rows(table, baseline) if len(table.methods) > 1 else [],
         about=statistics.caption(table, baseline),
         figures=cards([*map(gallery.page_figure, figures), *gallery.saved_figures(folders)]),
-        ledger=ledger(every, table),
-        pooled=list(dict.fromkeys(run[0]["method"] for run in every if POOLED in run[0]["bytes_up"])),
-        costs=cost.rows([line for run in every for line in run], times),
+        ledger=ledger(used, table),
+        pooled=list(dict.fromkeys(run[0]["method"] for run in runs if POOLED in run[0]["bytes_up"])),
+        costs=cost.rows(used, times),
         about_costs=cost.CAPTION,
-        sites=cost.by_site([line for run in every for line in run]),
+        sites=cost.by_site(used),
         about_sites=cost.BY_SITE,
-        rejected=rejected(every)[:MAX_REJECTED],
-        digests=Counter(run[0]["setting"] for run in every),
-        settings=settings(origin.configs),
-        versions=versions(origin.machines),
-        configs=data_link(json.dumps(origin.configs, indent=1), "application/json") if origin.configs else "",
+        rejected=rejected(used),
+        digests=Counter(run[0]["setting"] for run in runs),
+        settings=provenance.settings(configs),
+        versions=provenance.versions(provenance.read_beside_results(folders, "machine.json")),
+        configs=data_link(json.dumps(configs, indent=1), "application/json") if configs else "",
         references=references,
         unknown=unknown,
         ours=cite.OURS,
@@ -87,9 +88,8 @@ def answer(table: Table, baseline: str) -> str:
     differences = statistics.differences(table, baseline) if len(table.methods) > 1 else []
     if not differences:
         return "Only one method has finished runs: there is nothing to compare yet."
-    less = table.metric == "calibration_error"
-    best = (min if less else max)(differences, key=lambda each: each.mean)
-    gain = -best.mean if less else best.mean
+    best = min(differences, key=lambda each: table.sign * each.mean)
+    gain = -table.sign * best.mean
     over = f"over {best.pairs} run{'s' if best.pairs > 1 else ''} of each"
     if gain <= 0:
         return f"On the unseen domain, no method is better than {baseline} on average ({over})."
@@ -147,25 +147,24 @@ def data_link(content: str, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(content.encode()).decode()}"
 
 
-def ledger(every: Sequence[Sequence[Line]], table: Table) -> list[tuple[str, str, str, int]]:
+def ledger(lines: Sequence[Line], table: Table) -> Cells:
     """Return the most bytes that leave a site in a round, by method, kind and name."""
     sizes: dict[tuple[str, str, str], int] = {}
-    for run in every:
-        for line in run:
-            for kinds in line["bytes_up"].values():
-                for kind, names in kinds.items():
-                    for name, size in names.items():
-                        key = (line["method"], kind, name)
-                        sizes[key] = max(size, sizes.get(key, 0))
-    return [(*key, size) for key, size in sorted(sizes.items(), key=lambda item: table.methods.index(item[0][0]))]
+    for line in lines:
+        for kinds in line["bytes_up"].values():
+            for kind, names in kinds.items():
+                for name, size in names.items():
+                    key = (line["method"], kind, name)
+                    sizes[key] = max(size, sizes.get(key, 0))
+    entries = sorted(sizes.items(), key=lambda item: table.methods.index(item[0][0]))
+    return [["method", "kind", "name", "bytes"], *([*key, f"{size:,}"] for key, size in entries)]
 
 
-def rejected(every: Sequence[Sequence[Line]]) -> list[tuple[str, str, str, int]]:
+def rejected(lines: Sequence[Line]) -> Cells:
     """Return the rejected replies, with their reasons and numbers of rounds."""
-    entries = (
-        (line["method"], entry["site"], entry["reason"]) for run in every for line in run for entry in line["rejected"]
-    )
-    return [(*key, count) for key, count in Counter(entries).most_common()]
+    counts = Counter((line["method"], each["site"], each["reason"]) for line in lines for each in line["rejected"])
+    body = [[*key, str(count)] for key, count in counts.most_common(MAX_REJECTED)]
+    return [["method", "site", "reason", "rounds"], *body] if body else []
 
 
 def _asset(name: str) -> str:

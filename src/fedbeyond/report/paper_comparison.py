@@ -1,7 +1,6 @@
 """Compare a table of runs with the numbers that a paper prints; these are stored as CSV files in `papers/`."""
 
 import csv
-import io
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -97,22 +96,19 @@ def domains(name: str, tables: dict[str, list[PrintedNumber]]) -> tuple[str, ...
     return tuple(next(filter(None, candidates), ()))
 
 
-def rows(comparison: PaperComparison, plusminus: str = " ± ") -> layout.Cells:
+def rows(comparison: PaperComparison) -> layout.Cells:
     """Return head and body: each method of ours, the paper's row under it, then the paper's rows that were not run."""
     ours, body = comparison.ours, []
     theirs: dict[tuple[str, str], dict[str, str]] = {}
     for entry in comparison.theirs:
-        text = entry.value + (f"{plusminus}{entry.std}" if entry.std else "")
+        text = f"{entry.value} ± {entry.std}" if entry.std else entry.value
         theirs.setdefault((entry.row, entry.method), {})[entry.target] = text
     # a mean over other domains than the paper's must not be in the column of its averages
     same_domains = set(ours.targets) == set(comparison.domains)
     columns = [*comparison.targets, "average"]
     for method in ours.methods:
-        values = [
-            *(ours.scores(method, target) for target in comparison.targets),
-            ours.average(method) if same_domains else [],
-        ]
-        body.append([method, *(number(each, plusminus) for each in values)])
+        values = [ours.scores(method, target) for target in comparison.targets]
+        body.append([method, *map(number, [*values, ours.average(method) if same_domains else []])])
         for row, spelling in [key for key in theirs if same_method(key[1], method)]:
             cells = theirs.pop((row, spelling))
             label = f"  as printed in {comparison.paper}, {comparison.table}"
@@ -123,33 +119,16 @@ def rows(comparison: PaperComparison, plusminus: str = " ± ") -> layout.Cells:
     return [["method", *columns], *body]
 
 
-def text(comparison: PaperComparison) -> str:
-    """Format the comparison for a terminal."""
-    return layout.text(rows(comparison), comparison.caption)
-
-
-def markdown(comparison: PaperComparison) -> str:
-    """Format the comparison as Markdown."""
-    return layout.markdown(rows(comparison), comparison.caption)
-
-
-def latex(comparison: PaperComparison) -> str:
-    """Format the comparison as LaTeX with booktabs."""
-    return layout.latex(rows(comparison, r" \pm "), comparison.caption)
-
-
 def as_csv(comparison: PaperComparison) -> str:
     """Format every number of ours and of the paper as CSV."""
-    ours, file = comparison.ours, io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["source", "row", "method", "target", "seed", "round", "metric", "value", "std"])
+    ours, source = comparison.ours, f"{comparison.paper}/{comparison.table}"
+    cells = [["source", "row", "method", "target", "seed", "round", "metric", "value", "std"]]
     for (method, target, seed), line in ours.picked.items():
         value = f"{ours.score(method, target, seed):.4f}" if target in ours.scored_targets else ""
-        writer.writerow(["ours", "", method, target, seed, line["round"], ours.metric, value, ""])
-    for entry in comparison.theirs:
-        cells = [entry.row, entry.method, entry.target, "", "", entry.metric, entry.value, entry.std]
-        writer.writerow([f"{comparison.paper}/{comparison.table}", *cells])
-    return file.getvalue()
+        cells.append(["ours", "", method, target, str(seed), str(line["round"]), ours.metric, value, ""])
+    for e in comparison.theirs:
+        cells.append([source, e.row, e.method, e.target, "", "", e.metric, e.value, e.std])
+    return layout.as_csv(cells)
 
 
 def same_method(first: str, second: str) -> bool:

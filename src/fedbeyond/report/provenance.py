@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._io import read_json
 from ..experiment.results import RESULTS
@@ -12,39 +12,27 @@ from ..spec import parse
 from .layout import Cells
 
 PER_RUN = ("method", "target", "seed")  # keys in which the runs of one report differ
+Record = dict[str, Any]  # the content of a JSON file
 
 
-class Provenance(NamedTuple):
-    """The configuration of every run, and the software and hardware that it ran on."""
-
-    configs: tuple[dict[str, Any], ...] = ()
-    machines: tuple[dict[str, Any], ...] = ()
-
-
-def read_provenance(folders: Sequence[Path]) -> Provenance:
-    """Read config.json and machine.json of every run in folders."""
-    run_folders = [file.parent for folder in folders for file in sorted(folder.rglob(RESULTS))]
-    configs, machines = (
-        tuple(read_json(run / name) for run in run_folders if (run / name).exists())
-        for name in ("config.json", "machine.json")
-    )
-    return Provenance(configs, machines)
+def read_beside_results(folders: Sequence[Path], name: str) -> list[Record]:
+    """Read the file `name`, config.json or machine.json, of every run in folders."""
+    files = [file.with_name(name) for folder in folders for file in sorted(folder.rglob(RESULTS))]
+    return [read_json(file) for file in files if file.exists()]
 
 
-def settings(configs: Sequence[dict[str, Any]]) -> Cells:
+def settings(configs: Sequence[Record]) -> Cells:
     """Return every configuration key with its value, or its values with their numbers of runs; without PER_RUN keys."""
     flat = [_flat({key: value for key, value in config.items() if key not in PER_RUN}) for config in configs]
-    keys = dict.fromkeys(key for each in flat for key in each)
-    return [["key", "value"], *([key, _counted([each.get(key, "-") for each in flat])] for key in keys)]
+    return [["key", "value"], *_counted(flat)]
 
 
-def versions(machines: Sequence[dict[str, Any]]) -> Cells:
+def versions(machines: Sequence[Record]) -> Cells:
     """Return the software and hardware versions of runs."""
-    keys = dict.fromkeys(key for machine in machines for key in machine)
-    return [["component", "version"], *([key, _counted([str(m.get(key, "-")) for m in machines])] for key in keys)]
+    return [["component", "version"], *_counted(machines)]
 
 
-def class_names(configs: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def class_names(configs: Sequence[Record]) -> tuple[str, ...]:
     """Return the names of the classes if the dataset's spelling gives them; otherwise none, as no data is read."""
     spellings = {str(config.get("data", "")) for config in configs}
     if len(spellings) != 1 or not (name := spellings.pop()):
@@ -63,17 +51,21 @@ def class_names(configs: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     return known.classes if known else ()
 
 
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
+def _flat(config: Record, prefix: str = "") -> Record:
+    flat: Record = {}
     for key, value in config.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": _text(value)}
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value)
     return flat
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _counted(values: Sequence[str]) -> str:
-    counts = Counter(values)
-    return values[0] if len(counts) == 1 else "; ".join(f"{value} ({count} runs)" for value, count in counts.items())
+def _counted(records: Sequence[Record]) -> Cells:
+    """Return each key of the records with its value, or with its values and the number of runs of each."""
+    rows = []
+    for key in dict.fromkeys(key for each in records for key in each):
+        counts = Counter(str(each.get(key, "-")) for each in records)
+        several = "; ".join(f"{value} ({count} runs)" for value, count in counts.items())
+        rows.append([key, several if len(counts) > 1 else next(iter(counts))])
+    return rows

@@ -1,5 +1,6 @@
 """Figures of the metric against an option, over runs that differ in this option of the method only."""
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from statistics import mean, stdev
@@ -7,10 +8,10 @@ from typing import Any, NamedTuple
 
 from ..errors import ConfigError
 from ..experiment import registry
-from ..spec import Part, format_spec, format_value, parse
+from ..spec import Part, format_spec, format_value, parse, read_value
 from .curves import label_percent, legend_below
 from .figure import INK, PALETTE, Figure, drawing, panels
-from .table import Table
+from .table import Table, capitalized, spread
 
 MAX_FIGURES = 8  # an ablation of four switches would have 32
 LOG_RATIO = 20  # ratio of largest to smallest value above which the axis is logarithmic
@@ -28,11 +29,8 @@ class Swept(NamedTuple):
 def figures(table: Table) -> list[Figure]:
     """Draw a figure for every option in which runs differ; of many options, for those with the most values."""
     swept = sorted(sweeps(table.methods), key=lambda each: -len(each.methods))
-    drawn = [sensitivity(table, each) for each in swept[:MAX_FIGURES]]
     note = f". Runs differ so in {len(swept)} ways; the {MAX_FIGURES} with the most values are drawn"
-    if len(swept) <= MAX_FIGURES:
-        return drawn
-    return [figure._replace(caption=figure.caption + note) for figure in drawn]
+    return [sensitivity(table, each, note * (len(swept) > MAX_FIGURES)) for each in swept[:MAX_FIGURES]]
 
 
 def sweeps(methods: tuple[str, ...]) -> Iterator[Swept]:
@@ -86,29 +84,30 @@ def is_number(value: Any) -> bool:
 
 
 @drawing
-def sensitivity(table: Table, swept: Swept) -> Figure:
-    """Draw the metric against an option, for each unseen domain and their average."""
-    options = [_read(spelled) for spelled in swept.methods]
+def sensitivity(table: Table, swept: Swept, note: str) -> Figure:
+    """Draw the metric against an option, for each unseen domain and their average; `note` ends the caption."""
+    options = [read_value(spelled) for spelled in swept.methods]
     data = [[swept.option, "method", "target", table.metric, "std", "seeds"]]
     picture, (axis,) = panels(1, width=6.8, height=3.0)
     numeric = all(map(is_number, options))
-    where = [float(value) for value in options] if numeric else [float(index) for index in range(len(options))]
-    lines = {target: {s: table.scores(m, target) for s, m in swept.methods.items()} for target in table.targets}
+    where = [float(value) for value in (options if numeric else range(len(options)))]
+    methods = swept.methods.values()
+    lines = {target: [table.scores(method, target) for method in methods] for target in table.targets}
     if len(table.targets) > 1:
-        lines["average"] = {spelled: table.average(method) for spelled, method in swept.methods.items()}
+        lines["average"] = [table.average(method) for method in methods]
     for index, (target, scores) in enumerate(lines.items()):
         shift = 0 if numeric else (index - (len(lines) - 1) / 2) * 0.06  # categories: side by side, not connected
-        pairs = zip(where, scores.values(), strict=True)
-        points = [(x + shift, mean(v), stdev(v) if len(v) > 1 else 0.0) for x, v in pairs if v]
-        colour, thick = (INK, 2.2) if target == "average" else (PALETTE[index % len(PALETTE)], 1.2)
-        if points:
-            x, y, spread = zip(*points, strict=True)
-            look = {"color": colour, "linewidth": thick, "elinewidth": 0.9, "markersize": 4, "capsize": 2}
-            axis.errorbar(x, y, spread, fmt="o-" if numeric else "o", label=target, **look)
-        for (spelled, method), values in zip(swept.methods.items(), scores.values(), strict=True):
+        points = []
+        for place, (spelled, method), values in zip(where, swept.methods.items(), scores, strict=True):
             if values:
+                points.append((place + shift, mean(values), spread(values)))
                 std = f"{stdev(values):.4f}" if len(values) > 1 else "-"
                 data.append([spelled, method, target, f"{mean(values):.4f}", std, str(len(values))])
+        colour, thick = (INK, 2.2) if target == "average" else (PALETTE[index % len(PALETTE)], 1.2)
+        if points:
+            x, y, spreads = zip(*points, strict=True)
+            look = {"color": colour, "linewidth": thick, "elinewidth": 0.9, "markersize": 4, "capsize": 2}
+            axis.errorbar(x, y, spreads, fmt="o-" if numeric else "o", label=target, **look)
     if not numeric:
         axis.set_xlim(-0.5, len(where) - 0.5)
         axis.grid(axis="x", visible=False)
@@ -120,16 +119,8 @@ def sensitivity(table: Table, swept: Swept) -> Figure:
     label_percent(axis, table.metric)
     legend_below(picture, [axis])
     caption = (
-        f"{table.measure[0].upper()}{table.measure[1:]} of {swept.rest} with {len(options)} values of {swept.option}, "
-        f"all else equal; {table.selection}; mean{' and standard deviation' * (len(table.seeds) > 1)} over seeds"
+        f"{capitalized(table.measure)} of {swept.rest} with {len(options)} values of {swept.option}, all else equal; "
+        f"{table.selection}; mean{' and standard deviation' * (len(table.seeds) > 1)} over seeds{note}"
     )
-    name = f"sensitivity-{swept.rest}-{swept.option}"
-    return Figure(_plain(name), f"Sensitivity of {swept.rest} to {swept.option}", caption, picture, data)
-
-
-def _read(spelled: str) -> Any:
-    return parse(f"x(value={spelled})")[0].options["value"]
-
-
-def _plain(name: str) -> str:
-    return "".join(character if character.isalnum() or character in "-_" else "-" for character in name).strip("-")
+    name = re.sub(r"[^\w-]", "-", f"sensitivity-{swept.rest}-{swept.option}").strip("-")
+    return Figure(name, f"Sensitivity of {swept.rest} to {swept.option}", caption, picture, data)

@@ -5,15 +5,13 @@ from statistics import mean, stdev
 
 from ..evaluation.selection import Line
 from ..spec import Part, format_spec, parse
-from .curves import Runs, draw, label_rounds, legend_below, thinned
+from .curves import Points, Runs, draw, label_rounds, legend_below, thinned
 from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
-from .table import Table, best_first
+from .table import Table, best_first, spread
 
 MAX_METHODS = 3  # in a figure
 TOLERANCE = 1e-6  # weights that change less are constant
 LAST = 0.1  # share of the rounds that counts as the end of training
-
-Points = list[tuple[int, float, float, int]]  # round, mean over seeds, standard deviation, seeds
 
 
 def weights(runs: Runs, table: Table) -> Figure | None:
@@ -37,26 +35,25 @@ def gap_bars(runs: Runs, table: Table) -> Figure | None:
     gaps_by_method = {method: gaps for method in best_first(table) if (gaps := last_gaps(runs, method))}
     if not gaps_by_method:
         return None
-    adjusted = [method for method in gaps_by_method if not has_fixed_weights(method)][:MAX_METHODS]
-    bases = {without_ga(method) for method in adjusted}
     fixed = [method for method in gaps_by_method if has_fixed_weights(method)]
+    adjusted = [method for method in gaps_by_method if method not in fixed][:MAX_METHODS]
+    bases = {without_ga(method) for method in adjusted}
     methods = adjusted + [method for method in fixed if without_ga(method) in bases or not bases][:MAX_METHODS]
     sites = sorted({site for method in methods for site in gaps_by_method[method]})
     picture, axes = panels(2, across=2, width=3.4, height=2.6)
     data = [["method", "weights", "source", "mean gap", "std of gap", "values"]]
     width = 0.8 / len(methods)
     for index, method in enumerate(methods):
-        middle = [mean(gaps_by_method[method].get(site, [0.0])) for site in sites]
-        spread = [stdev(v) if len(v := gaps_by_method[method].get(site, [])) > 1 else 0.0 for site in sites]
+        gaps = gaps_by_method[method]
+        means = [mean(gaps.get(site, [0.0])) for site in sites]
+        spreads = [spread(gaps.get(site, [])) for site in sites]
         where = [i + (index - (len(methods) - 1) / 2) * width for i in range(len(sites))]
-        colour = SOFT if has_fixed_weights(method) else PALETTE[index]
-        label = f"{method}{', fixed weights' * has_fixed_weights(method)}"
-        for axis, heights in zip(axes, (middle, spread), strict=True):
+        colour, label = (SOFT, f"{method}, fixed weights") if method in fixed else (PALETTE[index], method)
+        for axis, heights in zip(axes, (means, spreads), strict=True):
             axis.bar(where, heights, width * 0.92, color=colour, label=label)
-        for site in (site for site in sites if site in gaps_by_method[method]):
-            values = gaps_by_method[method][site]
+        for site, values in sorted(gaps.items()):
             spelled = [f"{mean(values):.6f}", f"{stdev(values):.6f}" if len(values) > 1 else "-", str(len(values))]
-            data.append([method, "fixed" if has_fixed_weights(method) else "GA's", site, *spelled])
+            data.append([method, "fixed" if method in fixed else "GA's", site, *spelled])
     for axis, title in zip(axes, ("mean gap", "standard deviation of the gap"), strict=True):
         axis.set_xticks(range(len(sites)), sites, rotation=0 if len(sites) <= 4 else 45)
         axis.set_title(title)
@@ -68,10 +65,9 @@ def gap_bars(runs: Runs, table: Table) -> Figure | None:
         "which does not state over what they are computed)"
     )
     title = "Gaps with and without GA"
-    if not any(map(has_fixed_weights, methods)):
-        still = format_spec(
-            tuple(Part("ga", "default", {"step": 0}) if p.name == "ga" else p for p in parse(methods[0]))
-        )
+    if methods == adjusted:
+        parts = (Part("ga", "default", {"step": 0}) if part.name == "ga" else part for part in parse(methods[0]))
+        still = format_spec(tuple(parts))
         caption += f". No run has the gaps without GA: to see them, run {still}, whose weights stay equal"
         title = "Gaps at the end of training"
     return Figure("gap-bars", title, caption, picture, data)
@@ -82,7 +78,7 @@ def last_gaps(runs: Runs, method: str) -> dict[str, list[float]]:
     gaps: dict[str, list[float]] = {}
     for (name, _, _), run in runs.items():
         for line in run[-max(1, int(LAST * len(run))) :] if name == method else ():
-            for site, gap in line.get("diagnostics", {}).get("gaps", {}).items():
+            for site, gap in numbers(line, "gaps").items():
                 gaps.setdefault(site, []).append(gap)
     return gaps
 
@@ -105,7 +101,7 @@ def sites_over_rounds(runs: Runs, method: str, target: str, kind: str) -> dict[s
             for site, value in numbers(line, kind).items():
                 by_site.setdefault(site, {}).setdefault(line["round"] + 1, []).append(value)
     return {
-        site: [(r, mean(v), stdev(v) if len(v) > 1 else 0.0, len(v)) for r, v in sorted(rounds.items())]
+        site: [(r, mean(v), spread(v), len(v)) for r, v in sorted(rounds.items())]
         for site, rounds in sorted(by_site.items())
     }
 
@@ -125,27 +121,22 @@ def weights_change(run: Sequence[Line]) -> bool:
 @drawing
 def _by_site(runs: Runs, table: Table, kind: str, title: str, about: str, unit: str) -> Figure | None:
     """Draw a row of panels for each method, a panel for each target (one or more domains), a line for each site."""
-    shows = {
-        key[:2]
-        for key, run in runs.items()
-        if (weights_change(run) if kind == "weights" else any(numbers(line, kind) for line in run))
-    }
-    methods = [method for method in best_first(table) if method in {name for name, _ in shows}]
+    with_gaps = {key for key, run in runs.items() if any(numbers(line, "gaps") for line in run)}
+    changing = {key for key, run in runs.items() if weights_change(run)} if kind == "weights" else with_gaps
+    methods = [method for method in best_first(table) if method in {key[0] for key in changing}]
     if not methods:
         return None
-    with_gaps = {name for (name, _, _), run in runs.items() if any(numbers(line, "gaps") for line in run)}
-    methods.sort(key=lambda method: method not in with_gaps)  # GA's first: their weights follow from the gaps
-    shown, targets = methods[:MAX_METHODS], list(dict.fromkeys(target for _, target in shows))
-    targets = [target for target in dict.fromkeys(target for _, target, _ in runs) if target in targets]
+    ga = {key[0] for key in with_gaps}
+    methods.sort(key=lambda method: method not in ga)  # GA's first: their weights follow from the gaps
+    shown, of_target = methods[:MAX_METHODS], {key[1] for key in changing}
+    targets = list(dict.fromkeys(target for _, target, _ in runs if target in of_target))
     names = sorted({s for r in runs.values() for line in r for s in numbers(line, kind)})
     colours = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
     across = min(len(targets), 4)
-    picture, axes = panels(
-        len(shown) * len(targets), across=across, width=6.8 / min(across, 3), height=2.1, sharey="row"
-    )
+    pairs = [(method, target) for method in shown for target in targets]
+    picture, axes = panels(len(pairs), across=across, width=6.8 / min(across, 3), height=2.1, sharey="row")
     data = [["method", "target", "site", "round", unit, "std", "seeds"]]
-    for index, (method, target) in enumerate((m, t) for m in shown for t in targets):
-        axis = axes[index]
+    for axis, (method, target) in zip(axes, pairs, strict=True):
         for site, points in sites_over_rounds(runs, method, target, kind).items():
             draw(axis, thinned(points), colours[site], site)
             data += [[method, target, site, str(r), f"{v:.6f}", f"{s:.6f}", str(n)] for r, v, s, n in points]

@@ -50,9 +50,13 @@ def differences(table: Table, baseline: str) -> list[Difference]:
 
 def paired(table: Table, method: str, baseline: str) -> list[float]:
     """Return the differences in points on every target and seed of both methods."""
+    return [table.score(method, *pair) - table.score(baseline, *pair) for pair in pairs_of(table, [method, baseline])]
+
+
+def pairs_of(table: Table, methods: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the pairs of target and seed on which all the methods were run."""
     pairs = [(target, seed) for target in table.scored_targets for seed in table.seeds]
-    both = [pair for pair in pairs if (method, *pair) in table.picked and (baseline, *pair) in table.picked]
-    return [table.score(method, *pair) - table.score(baseline, *pair) for pair in both]
+    return [pair for pair in pairs if all((method, *pair) in table.picked for method in methods)]
 
 
 def interval(gaps: Sequence[float]) -> tuple[float, float]:
@@ -80,12 +84,9 @@ def signed_ranks(gaps: Sequence[float]) -> float:
 
     if len(gaps) < 2 or not any(gaps):
         return 1.0
-    return float(stats.wilcoxon(gaps, method="exact" if _exact(gaps) else "approx").pvalue)
-
-
-def _exact(gaps: Sequence[float]) -> bool:
-    sizes = [abs(gap) for gap in gaps]
-    return len(sizes) <= 50 and 0.0 not in sizes and len(set(sizes)) == len(sizes)
+    sizes = {abs(gap) for gap in gaps}
+    exact = len(gaps) <= 50 and 0.0 not in sizes and len(sizes) == len(gaps)
+    return float(stats.wilcoxon(gaps, method="exact" if exact else "approx").pvalue)
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -102,18 +103,17 @@ def ranks(table: Table) -> dict[str, float]:
     """Return the mean rank of each method over the pairs on which all were run; 1 is best, ties share a rank."""
     from scipy import stats
 
-    pairs = [(target, seed) for target in table.scored_targets for seed in table.seeds]
-    complete = [pair for pair in pairs if all((method, *pair) in table.picked for method in table.methods)]
-    sign = 1 if table.metric == "calibration_error" else -1  # for the error, less is better
-    rank_lists = [stats.rankdata([sign * table.score(method, *pair) for method in table.methods]) for pair in complete]
-    return {
-        method: mean(float(ranked[i]) for ranked in rank_lists) for i, method in enumerate(table.methods) if rank_lists
-    }
+    scores = [
+        [table.sign * table.score(method, *pair) for method in table.methods] for pair in pairs_of(table, table.methods)
+    ]
+    if not scores:
+        return {}
+    return dict(zip(table.methods, stats.rankdata(scores, axis=1).mean(0).tolist(), strict=True))
 
 
 def rows(table: Table, baseline: str) -> Cells:
     """Return head and body of the table of differences."""
-    mean_ranks = ranks(table)
+    mean_ranks = {method: f"{rank:.1f}" for method, rank in ranks(table).items()}
     head = ["method", f"above {baseline}", "95 % interval", "pairs", "p (t)", "p (Wilcoxon)", "mean rank"]
     body = [
         [
@@ -123,16 +123,11 @@ def rows(table: Table, baseline: str) -> Cells:
             str(each.pairs),
             format_p(each.t),
             format_p(each.wilcoxon),
-            format_rank(mean_ranks, each.method),
+            mean_ranks.get(each.method, "-"),
         ]
         for each in sorted(differences(table, baseline), key=lambda each: -each.mean)
     ]
-    return [head, *body, [baseline, "0", "", "", "", "", format_rank(mean_ranks, baseline)]]
-
-
-def format_rank(mean_ranks: dict[str, float], method: str) -> str:
-    """Format the mean rank of a method."""
-    return f"{mean_ranks[method]:.1f}" if method in mean_ranks else "-"
+    return [head, *body, [baseline, "0", "", "", "", "", mean_ranks.get(baseline, "-")]]
 
 
 def format_p(p: float) -> str:

@@ -46,6 +46,11 @@ class Table(NamedTuple):
         return tuple(target for target in self.targets if self.where == "own" or target not in self.one_class)
 
     @property
+    def sign(self) -> int:
+        """Return the factor that makes less better: 1 for the calibration error, -1 for all other metrics."""
+        return 1 if self.metric == "calibration_error" else -1
+
+    @property
     def seeds(self) -> list[int]:
         """Return the seeds of all runs."""
         return sorted({seed for _, _, seed in self.picked})
@@ -59,18 +64,18 @@ class Table(NamedTuple):
     def score(self, method: str, target: str, seed: int) -> float:
         """Return the score of a run on an unseen domain (or on its sites' in-domain tests), in percent."""
         line = self.picked[method, target, seed]
-        return 100 * (
-            unseen(line, target, self.metric) if self.where == "unseen" else in_domain_score(line, self.metric)
-        )
+        own = self.where == "own"
+        return 100 * (in_domain_score(line, self.metric) if own else unseen(line, target, self.metric))
 
     def average(self, method: str) -> list[float]:
         """Return the mean over all scored targets, one for each seed that has all targets."""
         if not self.scored_targets:
             return []
-        complete = [
-            seed for seed in self.seeds if all((method, target, seed) in self.picked for target in self.targets)
+        return [
+            mean(self.score(method, target, seed) for target in self.scored_targets)
+            for seed in self.seeds
+            if all((method, target, seed) in self.picked for target in self.targets)
         ]
-        return [mean(self.score(method, target, seed) for target in self.scored_targets) for seed in complete]
 
     @property
     def measure(self) -> str:
@@ -86,7 +91,8 @@ class Table(NamedTuple):
     def caption(self) -> str:
         """Describe the numbers."""
         counts = {len(self.scores(method, target)) for method in self.methods for target in self.scored_targets}
-        seeds = f"mean ± standard deviation over {'up to ' if len(counts) > 1 else ''}{max(counts, default=0)} seeds"
+        most = max(counts, default=0)
+        seeds = f"mean ± standard deviation over {'up to ' if len(counts) > 1 else ''}{most} seeds"
         note = f"; {self.unfinished} unfinished runs left out" if self.unfinished else ""
         settings = {line["setting"] for line in self.picked.values()}
         if len(settings) > 1:
@@ -94,9 +100,12 @@ class Table(NamedTuple):
         if self.one_class:
             note += f"; no AUC where samples have one class ({', '.join(self.one_class)}): left out of averages"
         note += statistics_note(self.picked.values())
-        once = max(counts, default=0) < 2
-        measure = self.measure[0].upper() + self.measure[1:]
-        return f"{measure}, {self.selection}, {'one seed' if once else seeds}{note}"
+        return f"{capitalized(self.measure)}, {self.selection}, {seeds if most > 1 else 'one seed'}{note}"
+
+
+def capitalized(text: str) -> str:
+    """Return a text with its first letter in upper case."""
+    return text[0].upper() + text[1:]
 
 
 def statistics_note(lines: Collection[Line]) -> str:
@@ -108,8 +117,8 @@ def statistics_note(lines: Collection[Line]) -> str:
     return ""
 
 
-def in_domain_score(line: Line, metric: str = "accuracy") -> float:
-    """Return accuracy (or another metric) on the sites' in-domain test images: the mean over their domains."""
+def in_domain_score(line: Line, metric: str) -> float:
+    """Return a metric on the sites' in-domain test images: the mean over their domains."""
     try:
         return source_mean(line, "local_test", metric)
     except KeyError as error:
@@ -180,33 +189,37 @@ def default_baseline(table: Table) -> str:
 
 def best_first(table: Table) -> list[str]:
     """Return the methods, best first; methods without scores on all unseen domains come last."""
-    sign = 1 if table.metric == "calibration_error" else -1  # for the error, less is better
 
     def order(method: str) -> tuple[bool, float]:
-        values = [value for target in table.scored_targets for value in table.scores(method, target)]
-        incomplete = not all(table.scores(method, target) for target in table.scored_targets)
-        return incomplete, sign * mean(values) if values else 0.0
+        by_target = [table.scores(method, target) for target in table.scored_targets]
+        values = [value for scores in by_target for value in scores]
+        return not all(by_target), table.sign * mean(values) if values else 0.0
 
     return sorted(table.methods, key=order)
 
 
-def number(values: Sequence[float], plusminus: str = " ± ") -> str:
+def spread(values: Sequence[float]) -> float:
+    """Return the standard deviation; 0 for a single value."""
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def number(values: Sequence[float]) -> str:
     """Format mean ± std with one decimal."""
     if not values:
         return "-"
-    return f"{mean(values):.1f}" + (f"{plusminus}{stdev(values):.1f}" if len(values) > 1 else "")
+    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def rows(table: Table, plusminus: str = " ± ") -> list[list[str]]:
+def rows(table: Table) -> layout.Cells:
     """Return head and body as strings."""
     body = []
     for method in table.methods:
         values = [*(table.scores(method, target) for target in table.targets), table.average(method)]
-        body.append([method, *(number(each, plusminus) for each in values)])
+        body.append([method, *map(number, values)])
     return [["method", *table.targets, "average"], *body, *majority_rows(table, table.targets)]
 
 
-def majority_rows(table: Table, targets: Sequence[str]) -> list[list[str]]:
+def majority_rows(table: Table, targets: Sequence[str]) -> layout.Cells:
     """Return a reference row for accuracies: always predicting the most frequent class.
 
     Return no row for other metrics, or if result lines hold no confusion matrices.
@@ -228,16 +241,6 @@ def majority_rows(table: Table, targets: Sequence[str]) -> list[list[str]]:
 def text(table: Table) -> str:
     """Format the table for a terminal."""
     return layout.text(rows(table), table.caption)
-
-
-def markdown(table: Table) -> str:
-    """Format the table as Markdown."""
-    return layout.markdown(rows(table), table.caption)
-
-
-def latex(table: Table) -> str:
-    """Format the table as LaTeX with booktabs."""
-    return layout.latex(rows(table, r" \pm "), table.caption)
 
 
 def csv(table: Table) -> str:

@@ -13,6 +13,9 @@ from ..evaluation.selection import Line
 from ..experiment import results
 from . import cost, layout, paper_comparison, statistics, table
 
+LAYOUTS = {"text": layout.text, "markdown": layout.markdown, "latex": layout.latex}
+FORMATS = (*LAYOUTS, "csv", "html")
+
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
@@ -43,15 +46,8 @@ def write_report(
 
     `lines` are the result lines of the runs, if they have been loaded already.
     """
-    styles = {"text": table.text, "markdown": table.markdown, "latex": table.latex, "csv": table.csv}
-    paper_styles = {
-        "text": paper_comparison.text,
-        "markdown": paper_comparison.markdown,
-        "latex": paper_comparison.latex,
-        "csv": paper_comparison.as_csv,
-    }
-    if style not in (*styles, "html"):
-        raise ConfigError(f"format {style!r} is not known; {nearest(style, [*styles, 'html'])}")
+    if style not in FORMATS:
+        raise ConfigError(f"format {style!r} is not known; {nearest(style, FORMATS)}")
     if batchnorm not in (None, "average"):
         raise ConfigError(
             f"--batchnorm {batchnorm} is not known; give average, or leave it out for the runs' own scores"
@@ -67,22 +63,24 @@ def write_report(
     comparison = paper_comparison.compare_with_paper(ours, paper) if paper else None
     folders = [path for path in runs if path.is_dir()]
     if style == "html" or figures:
-        from . import gallery, provenance
+        from . import gallery
 
-        classes = provenance.class_names(provenance.read_provenance(folders).configs)
-        drawn = gallery.figures(lines, ours, baseline or table.default_baseline(ours), classes)
+        drawn = gallery.figures(lines, ours, baseline or table.default_baseline(ours), folders)
     if style == "html":
         from .page import page
 
         content = page(lines, ours, comparison, baseline, results.times(runs), folders, drawn)
         out = out or Path("report.html")
+    elif style == "csv":
+        content = paper_comparison.as_csv(comparison) if comparison else table.csv(ours)
     else:
-        content = paper_styles[style](comparison) if comparison else styles[style](ours)
-    draw = {"text": layout.text, "markdown": layout.markdown, "latex": layout.latex}.get(style)
-    if baseline and draw:
-        content += "\n" + draw(statistics.rows(ours, baseline), statistics.caption(ours, baseline))
-    if costs and draw:
-        content += "\n" + draw(cost.rows(lines, results.times(runs)), cost.CAPTION)
+        rows = paper_comparison.rows(comparison) if comparison else table.rows(ours)
+        tables = [(rows, (comparison or ours).caption)]
+        if baseline:
+            tables.append((statistics.rows(ours, baseline), statistics.caption(ours, baseline)))
+        if costs:
+            tables.append((cost.rows(lines, results.times(runs)), cost.CAPTION))
+        content = "\n".join(LAYOUTS[style](cells, caption) for cells, caption in tables)
     content += format_warnings(cautions.run_warnings(ours.picked), style)
     if out is None:
         sys.stdout.write(content)
