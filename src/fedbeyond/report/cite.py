@@ -21,7 +21,8 @@ def references(methods: Iterable[str]) -> tuple[list[tuple[list[str], Paper]], l
     papers: dict[str, tuple[list[str], Paper]] = {}
     unknown = []
     for name in dict.fromkeys(name for method in methods for name in _names(method)):
-        origin = _paper(name)
+        group = next((group for group in ("methods", "wrappers") if name in registry.REGISTRY[group]), None)
+        origin = paper(group, name) if group else None
         if origin is None:
             unknown.append(name)
         else:  # one entry a paper, with the title of its first name, which names no variant
@@ -34,10 +35,3 @@ def _names(method: str) -> list[str]:
         return [part.name for part in parse(method)]
     except ConfigError:  # the name is not a valid method spelling
         return [method]
-
-
-def _paper(name: str) -> Paper | None:
-    for group in ("methods", "wrappers"):
-        if name in registry.REGISTRY[group]:
-            return paper(group, name)
-    return None

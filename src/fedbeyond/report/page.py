@@ -93,7 +93,7 @@ def answer(table: Table, baseline: str) -> str:
     over = f"over {best.pairs} run{'s' if best.pairs > 1 else ''} of each"
     if gain <= 0:
         return f"On the unseen domain, no method is better than {baseline} on average ({over})."
-    within = f" ± {best.spread:.1f}" if best.pairs > 1 else ""
+    within = f" ± {(best.high - best.low) / 2:.1f}" if best.pairs > 1 else ""
     text = f"On the unseen domain, {best.method} is better than {baseline} by {gain:.1f}{within} points {over}"
     if best.pairs < 2:
         return text + ". With one run, the effect of chance is not known."

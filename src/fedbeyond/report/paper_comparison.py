@@ -3,7 +3,7 @@
 import csv
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .. import spec
 from ..errors import ConfigError, nearest
@@ -133,11 +133,7 @@ def as_csv(comparison: PaperComparison) -> str:
 
 def same_method(first: str, second: str) -> bool:
     """Return whether two spellings name one method; the order of options and 0 or 0.0 make no difference."""
-    return bool(first and second) and _parts(first) == _parts(second)
-
-
-def _parts(spelling: str) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(part.name, part.preset, dict(part.options)) for part in spec.parse(spelling)]
+    return bool(first and second) and spec.parse(first) == spec.parse(second)
 
 
 def _fitting_table(ours: Table, paper: str, tables: dict[str, list[PrintedNumber]]) -> str:

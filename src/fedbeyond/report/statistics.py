@@ -6,7 +6,7 @@ and targets that were run. They do not predict the difference on other domains.
 """
 
 from collections.abc import Sequence
-from math import sqrt
+from math import nan, sqrt
 from statistics import mean, stdev
 from typing import NamedTuple
 
@@ -27,11 +27,6 @@ class Difference(NamedTuple):
     high: float
     t: float  # p-value of the paired t-test, after Holm's correction over all methods
     wilcoxon: float  # p-value of Wilcoxon's signed-rank test, also corrected
-
-    @property
-    def spread(self) -> float:
-        """Return half the confidence interval."""
-        return (self.high - self.low) / 2
 
 
 def differences(table: Table, baseline: str) -> list[Difference]:
@@ -64,7 +59,7 @@ def interval(gaps: Sequence[float]) -> tuple[float, float]:
     from scipy import stats
 
     if len(gaps) < 2:
-        return float("nan"), float("nan")
+        return nan, nan
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(gaps) - 1) * stdev(gaps) / sqrt(len(gaps))
     return mean(gaps) - half, mean(gaps) + half
 

@@ -21,13 +21,13 @@ RIGHT, WRONG = PALETTE[2], PALETTE[1]
 
 def draw(runs: Sequence[OpenRun]) -> Figure:
     """Draw a row for an image of each class: the image, then each model's activation map for its predicted class."""
-    ensure_same_setting([each.run for each in runs])
-    first = runs[0]
+    closed, first = [each.run for each in runs], runs[0]
+    ensure_same_setting(closed)
     domain = next(iter(first.unseen))
     images, labelled = first.unseen[domain]
     rows = first_of_classes(labelled, len(first.classes))
     x, truth = images[torch.tensor(rows)], labelled[rows]
-    names = labels([each.run for each in runs])
+    names = labels(closed)
     predictions = [activation_maps(each, x) for each in runs]
     base = [displayed(image) for image in pixels(x)]
     tiles, data = [], [["method", "domain", "image", "class", "predicted", "confidence"]]
@@ -45,7 +45,7 @@ def draw(runs: Sequence[OpenRun]) -> Figure:
     caption = (
         f"The first image of each class of {domain}, which is unseen, and each model's class activation map for its "
         "predicted class, from its smallest (dark) to its largest value (bright); under it the prediction and its "
-        f"probability. Runs: {describe_runs([each.run for each in runs])}; models of the round chosen by source "
+        f"probability. Runs: {describe_runs(closed)}; models of the round chosen by source "
         "validation."
     )
     name = f"cam-{first.run.config.target}-seed-{first.run.config.seed}"
@@ -55,8 +55,8 @@ def draw(runs: Sequence[OpenRun]) -> Figure:
 def first_of_classes(labelled: Tensor, classes: int) -> list[int]:
     """Return the row of the first image of each class; of many classes, of evenly spaced ones."""
     present = [label for label in range(classes) if bool((labelled == label).any())]
-    picked = [present[i * len(present) // min(MAX_ROWS, len(present))] for i in range(min(MAX_ROWS, len(present)))]
-    return [int((labelled == label).nonzero()[0]) for label in picked]
+    count = min(MAX_ROWS, len(present))
+    return [int((labelled == present[i * len(present) // count]).nonzero()[0]) for i in range(count)]
 
 
 def activation_maps(opened: OpenRun, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ def draw(runs: Sequence[OpenRun]) -> Figure:
     distances = np.array([[gram_distance(a, b) for b in means] for a in means])
     for index, pair in enumerate(halves):
         distances[index, index] = gram_distance(*pair)
-    marked = [f"{name} (unseen)" if name in opened.unseen else name for name in names]
+    marked = [opened.label(name) for name in names]
     picture, (axis,) = panels(1, width=1.7 + 0.72 * len(names), height=0.9 + 0.62 * len(names))
     axis.imshow(distances, cmap="viridis", vmin=0, aspect="auto")
     for y, row in enumerate(distances):
@@ -46,17 +46,10 @@ def draw(runs: Sequence[OpenRun]) -> Figure:
         "of each domain; on the diagonal, in italics, the distance of two halves of a domain's images, which is due to "
         "chance alone."
     )
-    data = [
-        ["domain", *names],
-        *([name, *(f"{v:.6g}" for v in row)] for name, row in zip(names, distances, strict=True)),
-    ]
-    return Figure(
-        opened.name("gap"),
-        f"Style distances between domains, {opened.run.config.target} unseen",
-        caption,
-        picture,
-        data,
-    )
+    data = [["domain", *names]]
+    data += [[name, *(f"{value:.6g}" for value in row)] for name, row in zip(names, distances, strict=True)]
+    title = f"Style distances between domains, {opened.run.config.target} unseen"
+    return Figure(opened.name("gap"), title, caption, picture, data)
 
 
 @torch.no_grad()

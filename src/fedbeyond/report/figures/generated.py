@@ -1,47 +1,35 @@
 """Images made by generators: the image, the perturbation added to it, and the generated image."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ... import spec
-from ...classifier import logits, write
-from ...experiment import registry
+from ...classifier import logits
 from ...experiment.config import Config
 from ...images import pixels
 from ...methods.ats import painted
 from ...methods.ndag import Generate, perturbing
 from ..figure import Figure
+from ..sensitivity import with_defaults
 from .board import Tile, as_bytes, board, displayed
 from .runs import OpenRun, balanced_rows
 
 MAX_EACH, MAX_TOTAL = 3, 12  # images of a domain, and of all
 
 
-def _ndag(options: dict[str, Any]) -> Generate:
+def _ndag(options: Mapping[str, Any]) -> Generate:
     return perturbing(float(options["alpha"]), options["space"], options["clamp"])
 
 
-def _ddaig(options: dict[str, Any]) -> Generate:
-    return perturbing(float(options["strength"]), "input")
-
-
-MAKERS: dict[str, Callable[[dict[str, Any]], Generate]] = {
+MAKERS: dict[str, Callable[[Mapping[str, Any]], Generate]] = {
     "feddag": _ndag,
     "ndag": _ndag,
-    "ddaig": _ddaig,
+    "ddaig": lambda options: perturbing(float(options["strength"]), "input"),
     "ats": lambda options: painted,
 }
-
-
-class Generated(NamedTuple):
-    """Images between -1 and 1, the generated images (which may exceed this range), and the difference."""
-
-    images: Tensor
-    generated: Tensor
-    perturbation: Tensor
 
 
 def fits(config: Config) -> bool:
@@ -52,27 +40,25 @@ def fits(config: Config) -> bool:
 def draw(runs: Sequence[OpenRun]) -> Figure:
     """Draw three rows: images of the sources, perturbations, generated images."""
     (opened,) = runs
-    state = opened.server()
-    write(opened.net, state["model"])
-    write(opened.nets["generator"], state["generator"])
+    opened.load_last_round()
     count = max(1, min(MAX_EACH, MAX_TOTAL // len(opened.train)))
     picked = [(domain, row) for domain, (_, y) in opened.train.items() for row in first_of_classes(y, count)]
     x = torch.cat([opened.train[domain][0][torch.tensor([row])] for domain, row in picked])
     truth = [int(opened.train[domain][1][row]) for domain, row in picked]
-    result = generate(opened, x)
-    before, after = (logits(opened.net, each).softmax(1) for each in (result.images, result.generated))
-    largest = float(result.perturbation.abs().max()) or 1.0
+    images, generated = generate(opened, x)
+    before, after = (logits(opened.net, each).softmax(1) for each in (images, generated))
+    largest = float((generated - images).abs().max()) or 1.0
     head = ["domain", "image", "class", "predicted", "confidence", "predicted generated", "confidence generated"]
     data = [[*head, "norm of perturbation", "maximum of perturbation"]]
     tiles: list[list[Tile]] = [[], [], []]
     for index, (domain, row) in enumerate(picked):
-        image, novel, added = result.images[index], result.generated[index], result.perturbation[index]
-        tiles[0].append(Tile(as_bytes(displayed(image)), format_prediction(opened, before[index])))
+        added = generated[index] - images[index]
         tiles[1].append(Tile(as_bytes(displayed(added / largest)), f"length {float(added.norm()):.1f}"))
-        tiles[2].append(Tile(as_bytes(displayed(novel)), format_prediction(opened, after[index])))
         cells = [opened.classes[truth[index]]]
-        for probabilities in (before[index], after[index]):
-            cells += [opened.classes[int(probabilities.argmax())], f"{float(probabilities.max()):.6g}"]
+        for line, x, probabilities in ((tiles[0], images, before[index]), (tiles[2], generated, after[index])):
+            confidence, label = probabilities.max(0)
+            line.append(Tile(as_bytes(displayed(x[index])), f"{opened.classes[label]} {float(confidence):.0%}"))
+            cells += [opened.classes[label], f"{float(confidence):.6g}"]
         norms = [f"{float(added.norm()):.6g}", f"{float(added.abs().max()):.6g}"]
         data.append([domain, opened.file(domain, row), *cells, *norms])
     top = [domain if index % count == count // 2 else "" for index, (domain, _) in enumerate(picked)]
@@ -93,21 +79,13 @@ def first_of_classes(labels: Tensor, count: int) -> list[int]:
 
 
 @torch.no_grad()
-def generate(opened: OpenRun, x: Tensor) -> Generated:
-    """Generate images with a run's generator, as its method does."""
+def generate(opened: OpenRun, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return images between -1 and 1, and those that a run's generator makes of them, which may exceed this range."""
     images = pixels(x.to(opened.device))
-    generated = maker(opened.run.config.method)(opened.nets["generator"].eval(), images)
-    return Generated(images.cpu(), generated.cpu(), (generated - images).cpu())
+    return images.cpu(), maker(opened.run.config.method)(opened.nets["generator"].eval(), images).cpu()
 
 
 def maker(method: str) -> Generate:
     """Return the function that makes a method's images with its generator."""
     part = spec.parse(method)[0]
-    factory = registry.find("methods", part.name)
-    defaults = {name: option.default for name, option in registry.options(factory).items()}
-    return MAKERS[part.name]({**defaults, **registry.presets(factory)[part.preset], **part.options})
-
-
-def format_prediction(opened: OpenRun, probabilities: Tensor) -> str:
-    """Format the predicted class and its probability."""
-    return f"{opened.classes[int(probabilities.argmax())]} {float(probabilities.max()):.0%}"
+    return MAKERS[part.name](with_defaults(str(part)).options)

@@ -19,7 +19,6 @@ from ...experiment.prepare import prepare
 from ...images import Split, pixels
 from ...method import global_model
 from ...spec import unseen_domains
-from ...tree import Tree
 
 
 class Run(NamedTuple):
@@ -63,10 +62,15 @@ class OpenRun(NamedTuple):
         """Return the file stem of a figure of this run."""
         return "-".join((kind, *run_folder.path(Path(), self.run.config).parts))
 
-    def server(self) -> Tree:
-        """Return the server's state after the last round."""
-        state: Tree = checkpoint.load(self.run.folder / run_folder.CHECKPOINT)[0]["state"]["server"]
-        return state
+    def label(self, domain: str) -> str:
+        """Return the name of a domain, marked if it is unseen."""
+        return f"{domain} (unseen)" if domain in self.unseen else domain
+
+    def load_last_round(self) -> None:
+        """Write the server's model and generator after the last round into the networks."""
+        state = checkpoint.load(self.run.folder / run_folder.CHECKPOINT)[0]["state"]["server"]
+        for name in ("model", "generator"):
+            write(self.nets[name], state[name])
 
     def file(self, domain: str, row: int) -> str:
         """Return the name of an image: its file's name, or its number if the data are arrays."""
@@ -89,16 +93,16 @@ def finished_runs(
             config = run_folder.read_config(each)
             runs.setdefault((config.method, str(config.target), config.seed), Run(each, config))
     selected = list(runs.values())
-    target = target or min(str(run.config.target) for run in selected)
-    selected = _only(selected, "target", target, {str(run.config.target) for run in selected})
+    selected = _only(selected, "target", target or min(str(run.config.target) for run in selected))
     if seed is not None:
-        selected = _only(selected, "seed", str(seed), {str(run.config.seed) for run in selected})
+        selected = _only(selected, "seed", str(seed))
     if methods:
         selected = [run for wanted in methods for run in _with_method(selected, wanted)]
     return sorted(selected, key=lambda run: run.config.seed)
 
 
-def _only(runs: list[Run], key: str, wanted: str, there: set[str]) -> list[Run]:
+def _only(runs: list[Run], key: str, wanted: str) -> list[Run]:
+    there = {str(getattr(run.config, key)) for run in runs}
     if wanted not in there:
         raise ConfigError(f"no finished run has {key} {wanted}; {nearest(wanted, there)}")
     return [run for run in runs if str(getattr(run.config, key)) == wanted]

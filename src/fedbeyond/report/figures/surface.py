@@ -41,13 +41,13 @@ def draw(runs: Sequence[OpenRun]) -> Figure:
     first, names, config = runs[0], labels([each.run for each in runs]), runs[0].run.config
     unseen = " + ".join(first.unseen)
     splits = {unseen: sample(first.unseen.values(), IMAGES), "sources": sample(first.val.values(), IMAGES)}
-    recompute = any(batchnorm_layers(first.net)) and config.train.batchnorm != "frozen"
-    images = sample(first.train.values(), STATISTICS_IMAGES)[0] if recompute else torch.empty(0)
+    batches: Sequence[Tensor] = ()
+    if any(batchnorm_layers(first.net)) and config.train.batchnorm != "frozen":
+        batches = sample(first.train.values(), STATISTICS_IMAGES)[0].chunk(STATISTICS_IMAGES // BATCH)
     model_scores = [measure_splits(each.net, splits) for each in runs]
     plane = plane_through([flat(each.net) for each in runs])
     x, y = grid(plane)
     points = [*plane.places, *((column, row) for row in y for column in x)]
-    batches = images.chunk(STATISTICS_IMAGES // BATCH) if recompute else ()
     scores = explore(first.net, plane, points, splits, batches)
     heights = np.array(scores[3:]).reshape(STEPS, STEPS, 2, 2)  # y, x, split, loss or accuracy
     picture, axes = panels(4, across=2, width=3.5, height=3.05, sharex=True, sharey=True)
@@ -58,31 +58,21 @@ def draw(runs: Sequence[OpenRun]) -> Figure:
         contours(axis, (x, y), heights[:, :, split, metric], np.array(scores[:3])[:, split, metric], metric == 1, title)
         marks = mark_models(axis, plane.places)
     picture.legend(marks, names, loc="outside lower center", ncols=3)
-    head = [
-        "point",
-        "statistics",
-        "x",
-        "y",
-        *(f"{metric} {split}" for split in splits for metric in ("loss", "accuracy")),
-    ]
-    statistics = "recomputed" if recompute else "own"
-    points_named = [(name, "own") for name in names] + [
-        (name, statistics) for name in (*names, *["grid"] * (len(points) - 3))
-    ]
-    entries = zip(points_named, [*plane.places, *points], [*model_scores, *scores], strict=True)
-    rows = [[*name, *(f"{value:.6g}" for value in (*point, *np.ravel(each)))] for name, point, each in entries]
-    about = f"recomputed at every point on {len(images)} training images" if recompute else "unchanged"
+    measured = [f"{metric} {split}" for split in splits for metric in ("loss", "accuracy")]
+    statistics = "recomputed" if batches else "own"
+    labelled = [(name, "own") for name in names] + [(name, statistics) for name in [*names, *["grid"] * STEPS**2]]
+    entries = zip(labelled, [*plane.places, *points], [*model_scores, *scores], strict=True)
+    rows = [[*label, *(f"{value:.6g}" for value in (*point, *np.ravel(each)))] for label, point, each in entries]
+    about = f"recomputed at every point on {sum(map(len, batches))} training images" if batches else "unchanged"
     caption = (
         f"The plane through the models of {describe_runs([each.run for each in runs])}; each of the round chosen by "
         f"source validation. Axes: Euclidean distance in parameters. {len(splits[unseen][1])} images of the unseen "
         f"domain, {len(splits['sources'][1])} validation images of the sources; BatchNorm's statistics {about}."
     )
     methods = "-".join(dict.fromkeys(without_options(each.run.config.method) for each in runs))
-    name, title = (
-        f"surface-{methods}-{config.target}-seed-{config.seed}",
-        f"Loss surface through three models, {config.target} unseen",
-    )
-    return Figure(name, title, caption, picture, [head, *rows])
+    name = f"surface-{methods}-{config.target}-seed-{config.seed}"
+    title = f"Loss surface through three models, {config.target} unseen"
+    return Figure(name, title, caption, picture, [["point", "statistics", "x", "y", *measured], *rows])
 
 
 def ensure_same_network(runs: Sequence[OpenRun]) -> None:

@@ -1,6 +1,6 @@
 """Features of images projected to a plane by t-SNE (van der Maaten and Hinton, JMLR 2008)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...classifier import write
 from ...methods.fedadg import draw as noise
 from ...networks.adversary import Generator
 from ..figure import PALETTE, Figure, panels
@@ -24,24 +23,20 @@ def draw(runs: Sequence[OpenRun]) -> Figure:
     points, classes, domains = gather_features(opened)
     places = project(points)
     names = [opened.classes[label] for label in sorted(set(classes))]
-    domain_names = list(dict.fromkeys(domains))
-    marked = {name: f"{name} (unseen)" if name in opened.unseen else name for name in domain_names}
     class_names = [opened.classes[label] for label in classes]
     picture, (left, right) = panels(2, width=3.9, height=3.9)
-    shapes = {name: "*" if name == REFERENCE else "^" if name in opened.unseen else "o" for name in domain_names}
+    shapes = {name: "^" if name in opened.unseen else "o" for name in opened.domains} | {REFERENCE: "*"}
     markers = [shapes[domain] for domain in domains]
-    scatter(left, places, class_names, names, markers, "class")
-    scatter(right, places, domains, domain_names, markers, "domain", marked)
-    extra = ""
-    if REFERENCE in domain_names:
-        extra = (
-            f" Stars: {domains.count(REFERENCE)} reference features that the last round's generator makes from noise."
-        )
+    scatter(left, places, class_names, markers, "class", {name: (name, "o") for name in names})
+    legend = {name: (opened.label(name), shapes[name]) for name in dict.fromkeys(domains)}
+    scatter(right, places, domains, markers, "domain", legend)
+    made = domains.count(REFERENCE)
+    extra = f" Stars: {made} reference features that the last round's generator makes from noise." if made else ""
     subset = "" if len(names) == len(opened.classes) else f", of the {len(names)} classes with the most images"
-    rule = "last round" if extra else "round chosen by source validation"
+    rule = "last round" if made else "round chosen by source validation"
     caption = (
-        f"Features of {len(domains) - domains.count(REFERENCE):,} images{subset} by the model of {opened.run} ({rule}),"
-        f" projected to a plane by t-SNE; distances between groups mean little. Triangles: the unseen domain.{extra}"
+        f"Features of {len(domains) - made:,} images{subset} by the model of {opened.run} ({rule}), projected to a "
+        f"plane by t-SNE; distances between groups mean little. Triangles: the unseen domain.{extra}"
     )
     data = [["x", "y", "class", "domain"]]
     data += [[f"{x:.4f}", f"{y:.4f}", a, b] for (x, y), a, b in zip(places, class_names, domains, strict=True)]
@@ -54,9 +49,7 @@ def gather_features(opened: OpenRun) -> tuple[Tensor, list[int], list[str]]:
     generator = opened.nets.get("generator")
     has_reference = isinstance(generator, Generator)
     if has_reference:
-        state = opened.server()
-        write(opened.net, state["model"])
-        write(opened.nets["generator"], state["generator"])
+        opened.load_last_round()
     every = torch.cat([labels for _, labels in opened.domains.values()])
     largest = torch.bincount(every, minlength=len(opened.classes)).argsort(descending=True, stable=True)[:MAX_CLASSES]
     share = MAX_POINTS // (len(opened.domains) + has_reference)
@@ -94,28 +87,21 @@ def scatter(
     axis: Any,
     places: np.ndarray,
     groups: Sequence[str],
-    names: Sequence[str],
     shapes: Sequence[str],
     title: str,
-    marked: dict[str, str] | None = None,
+    legend: Mapping[str, tuple[str, str]],
 ) -> None:
-    """Draw points in the colour of their group, with a legend."""
+    """Draw points in the colour of their group; `legend` has the label and the marker of each group."""
     group, shape = np.array(groups), np.array(shapes)
-    for name, colour in zip(names, cycle(PALETTE), strict=False):
+    for name, colour in zip(legend, cycle(PALETTE), strict=False):
         for form, size in (("o", 9), ("^", 15), ("*", 28)):
             selected = (group == name) & (shape == form)
             axis.scatter(*places[selected].T, s=size, color=colour, marker=form, linewidths=0, alpha=0.8)
-    forms = ["o" if marked is None else shapes[list(groups).index(name)] for name in names]
     handles = [
         axis.scatter([], [], s=26, color=colour, marker=form, linewidths=0)
-        for form, colour in zip(forms, cycle(PALETTE), strict=False)
+        for (_, form), colour in zip(legend.values(), cycle(PALETTE), strict=False)
     ]
-    style = {"ncols": 4 if len(names) > 5 else 3, "columnspacing": 0.8, "handletextpad": 0.1, "fontsize": 8}
-    axis.legend(
-        handles,
-        [(marked or {}).get(name, name) for name in names],
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0),
-        **style,
-    )
+    style = {"ncols": 4 if len(legend) > 5 else 3, "columnspacing": 0.8, "handletextpad": 0.1, "fontsize": 8}
+    names = [label for label, _ in legend.values()]
+    axis.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, 0), **style)
     axis.set(title=f"by {title}", xticks=[], yticks=[])
