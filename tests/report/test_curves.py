@@ -9,17 +9,13 @@ from fedbeyond.report.figure import INK, PALETTE, SOFT
 from support.result_lines import TARGETS, bench, line, scores
 
 
-def runs(lines):
-    return table.group_runs(lines)
-
-
 def records(figure):
     head, *body = figure.data
     return [dict(zip(head, row, strict=True)) for row in body]
 
 
 def drawn(lines, baseline="fedavg"):
-    return {figure.name: figure for figure in gallery.figures(lines, table.tabulate(lines), baseline)}
+    return {figure.name: figure for figure in gallery.figures(table.tabulate(lines), baseline)}
 
 
 LINES = bench(["fedavg", "fedavg+ga", "scaffold"], seeds=(0, 1, 2))
@@ -50,7 +46,7 @@ def test_a_curve_is_the_mean_over_seeds_of_what_the_lines_hold():
 def test_of_many_methods_the_best_and_the_baseline_have_colours():
     many = bench([f"fedprox(mu={i})" for i in range(40)] + ["fedavg"], targets=["photo"], seeds=(0,), rounds=2)
     found = table.tabulate(many)
-    figure = curves.over_rounds(runs(many), found, "fedavg")
+    figure = curves.over_rounds(found, "fedavg")
     (axis,) = figure.picture.axes
     grey = [curve for curve in axis.lines if curve.get_color() == SOFT]
     best = set(table.best_first(found)[: curves.COLOURED]) - {"fedavg"}
@@ -61,7 +57,7 @@ def test_of_many_methods_the_best_and_the_baseline_have_colours():
 
 def test_a_long_run_is_drawn_with_as_many_points_as_can_be_seen_and_written_whole():
     long = [line("fedavg", "a", 0, i, 500, {"a": i / 500, "b": 0.5}) for i in range(500)]
-    figure = curves.over_rounds(runs(long), table.tabulate(long), "fedavg")
+    figure = curves.over_rounds(table.tabulate(long), "fedavg")
     played = list(figure.picture.axes[0].lines[0].get_xdata())
     assert len(played) == curves.MAX_POINTS and (played[0], played[-1]) == (1, 500)
     assert len(records(figure)) == 500
@@ -125,7 +121,7 @@ def gap_lines(method, first, second):
 
 def test_bars_of_gaps_are_means_and_deviations_of_each_source_domain_with_ga_and_with_fixed_weights():
     lines = gap_lines("fedavg+ga", 0.2, 0.4) + gap_lines("fedavg+ga(step=0)", 0.5, 0.9)
-    figure = site_weights.gap_bars(runs(lines), table.tabulate(lines))
+    figure = site_weights.gap_bars(table.tabulate(lines))
     found = {(told["weights"], told["source"]): told for told in records(figure)}
     assert found["GA's", "c"]["mean gap"] == "0.300000" and found["GA's", "c"]["std of gap"] == "0.141421"
     assert found["fixed", "c"]["mean gap"] == "0.700000" and found["fixed", "c"]["std of gap"] == "0.282843"
@@ -138,7 +134,7 @@ def test_bars_of_gaps_are_means_and_deviations_of_each_source_domain_with_ga_and
 
 def test_bars_of_gaps_say_how_to_get_those_without_ga():
     lines = gap_lines("fedavg+ga(step=0.2)+rc", 0.2, 0.4)
-    figure = site_weights.gap_bars(runs(lines), table.tabulate(lines))
+    figure = site_weights.gap_bars(table.tabulate(lines))
     assert "run fedavg+ga(step=0)+rc, " in figure.caption and "without" not in figure.title
 
 
@@ -205,7 +201,7 @@ def test_of_many_options_those_with_the_most_values_are_drawn():
 
 
 def test_the_unseen_domain_is_not_said_to_be_left_alone_by_the_oracle():
-    told = {rule: curves.over_rounds(runs(LINES), table.tabulate(LINES, rule), "fedavg") for rule in table.RULES}
+    told = {rule: curves.over_rounds(table.tabulate(LINES, rule), "fedavg") for rule in table.RULES}
     assert {rule: "not used to choose" in figure.caption for rule, figure in told.items()} == {
         "source-validation": True, "source-validation-balanced": True, "last": True, "oracle": False,
     }  # fmt: skip

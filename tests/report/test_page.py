@@ -108,7 +108,7 @@ def test_the_table_the_csv_and_the_lines_agree(read):
 
 
 def test_every_figure_can_be_taken_along_with_its_numbers(read):
-    figures = gallery.figures(LINES, table.tabulate(LINES), "fedavg")
+    figures = gallery.figures(table.tabulate(LINES), "fedavg")
     assert {one.name for one in figures} >= {"rounds", "differences", "sensitivity-fedprox-mu", "ga-gaps", "confusion"}
     slides = [one["attrs"]["id"] for one in read.elements if one["attrs"].get("class") == "slide"]
     assert slides == [f"figure-{one.name}" for one in figures]

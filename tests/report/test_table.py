@@ -156,7 +156,7 @@ def test_rounds_that_were_not_judged_are_passed_over_by_every_rule_and_the_page(
         rule: pytest.approx(want) for rule, want in rules.items()
     }
     found = table.tabulate(pair)
-    points = curve(table.group_runs(pair), found, "fedavg", "a")
+    points = curve(found, "fedavg", "a")
     assert points == [(2, pytest.approx(30), 0.0, 1), (3, pytest.approx(60), 0.0, 1)]  # rounds played, percent
     assert "30.0" in page(pair, found)
 

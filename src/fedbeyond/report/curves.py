@@ -8,13 +8,12 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from ..evaluation.rules import unseen
-from ..evaluation.selection import Line, evaluated
+from ..evaluation.selection import evaluated
 from ..spec import unseen_domains
 from . import statistics
 from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
 from .table import METRICS, Table, best_first, capitalized, spread
 
-Runs = Mapping[tuple[str, str, int], Sequence[Line]]  # by method, target, seed: the lines of a run, in order
 Points = list[tuple[int, float, float, int]]  # round, mean over seeds, standard deviation, number of seeds
 
 COLOURED = 6  # methods in colour, in addition to the baseline, if there are more methods than colours
@@ -22,16 +21,16 @@ MAX_POINTS = 60  # points of a curve; a longer one is thinned to evenly spaced r
 
 
 @drawing
-def over_rounds(runs: Runs, table: Table, baseline: str) -> Figure | None:
+def over_rounds(table: Table, baseline: str) -> Figure | None:
     """Draw the metric on each unseen domain over rounds, a line for each method."""
-    if max((len(run) for run in runs.values()), default=0) < 2 or not table.scored_targets:
+    if max(map(len, table.runs.values()), default=0) < 2 or not table.scored_targets:
         return None
     coloured = palette(table, baseline)
     data = [["method", "target", "round", table.metric, "std", "seeds"]]
     picture, axes = panels(len(table.scored_targets), across=2, width=3.4, height=2.4, sharey=True)
     for axis, target in zip(axes, table.scored_targets, strict=True):
         for method in sorted(table.methods, key=lambda name: name in coloured):  # grey lines first, under the others
-            points = curve(runs, table, method, target)
+            points = curve(table, method, target)
             data += [[method, target, *(f"{v:.4f}" if isinstance(v, float) else str(v) for v in p)] for p in points]
             draw(axis, thinned(points), coloured.get(method), method)
         axis.set_title(f"{target} unseen")
@@ -42,11 +41,11 @@ def over_rounds(runs: Runs, table: Table, baseline: str) -> Figure | None:
     return Figure("rounds", "Over rounds", _about(table, coloured, baseline), picture, data)
 
 
-def curve(runs: Runs, table: Table, method: str, target: str) -> Points:
+def curve(table: Table, method: str, target: str) -> Points:
     """Return a point for each round that was evaluated, in percent."""
-    same = [run for (name, left_out, _), run in runs.items() if name == method and target in unseen_domains(left_out)]
+    runs = [run for (name, out, _), run in table.runs.items() if name == method and target in unseen_domains(out)]
     points = []
-    for lines in zip(*map(evaluated, same), strict=False):
+    for lines in zip(*map(evaluated, runs), strict=False):
         values = [100 * unseen(line, target, table.metric) for line in lines]
         points.append((lines[0]["round"] + 1, mean(values), spread(values), len(values)))
     return points

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import StorageError
-from ..evaluation.selection import Line
 from . import classes, curves, sensitivity, site_weights
 from .figure import Figure, svg
 from .layout import as_csv
 from .provenance import class_names, read_beside_results
-from .table import Table, group_runs
+from .table import Table
 
 FOLDER = "figures"  # `fedbeyond figure` writes into this folder inside a folder of runs
 
@@ -27,17 +26,16 @@ class PageFigure(NamedTuple):
     csv: str
 
 
-def figures(lines: Sequence[Line], table: Table, baseline: str, folders: Sequence[Path] = ()) -> list[Figure]:
+def figures(table: Table, baseline: str, folders: Sequence[Path] = ()) -> list[Figure]:
     """Draw all figures that finished runs allow; the configurations in `folders` may give the names of classes."""
     names = class_names(read_beside_results(folders, "config.json"))
-    done = {key: run for key, run in group_runs(lines).items() if len(run) == run[-1]["rounds"]}
     drawn = [
-        curves.over_rounds(done, table, baseline),
+        curves.over_rounds(table, baseline),
         curves.against(table, baseline),
         *sensitivity.figures(table),
-        site_weights.weights(done, table),
-        site_weights.gaps(done, table),
-        site_weights.gap_bars(done, table),
+        site_weights.weights(table),
+        site_weights.gaps(table),
+        site_weights.gap_bars(table),
         classes.recall(table, baseline, names),
         classes.confusion(table, baseline, names),
     ]

@@ -43,7 +43,7 @@ def page(
     used = [line for run in runs for line in run]
     configs = provenance.read_beside_results(folders, "config.json")
     if figures is None:
-        figures = gallery.figures(lines, table, baseline, folders)
+        figures = gallery.figures(table, baseline, folders)
     references, unknown = cite.references(table.methods)
     script = _asset("page.js")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)

@@ -5,7 +5,7 @@ from statistics import mean, stdev
 
 from ..evaluation.selection import Line
 from ..spec import Part, format_spec, parse
-from .curves import Points, Runs, draw, label_rounds, legend_below, thinned
+from .curves import Points, draw, label_rounds, legend_below, thinned
 from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
 from .table import Table, best_first, spread
 
@@ -14,25 +14,25 @@ TOLERANCE = 1e-6  # weights that change less are constant
 LAST = 0.1  # share of the rounds that counts as the end of training
 
 
-def weights(runs: Runs, table: Table) -> Figure | None:
+def weights(table: Table) -> Figure | None:
     """Draw the aggregation weight of each site over rounds, for methods that change it."""
     about = "Aggregation weight of each site, for methods that change it from round to round"
-    return _by_site(runs, table, "weights", "Aggregation weights", about, "weight")
+    return _by_site(table, "weights", "Aggregation weights", about, "weight")
 
 
-def gaps(runs: Runs, table: Table) -> Figure | None:
+def gaps(table: Table) -> Figure | None:
     """Draw GA's generalization gaps over rounds."""
     about = (
         "The generalization gap of each site: how much worse (in loss, or in accuracy if GA is set so) the aggregated "
         "model is on the site's validation images than the site's own model. GA gives sites with large gaps more weight"
     )
-    return _by_site(runs, table, "gaps", "Generalization gaps", about, "gap")
+    return _by_site(table, "gaps", "Generalization gaps", about, "gap")
 
 
 @drawing
-def gap_bars(runs: Runs, table: Table) -> Figure | None:
+def gap_bars(table: Table) -> Figure | None:
     """Draw each source domain's gap at the end of training, with GA's weights and with fixed weights."""
-    gaps_by_method = {method: gaps for method in best_first(table) if (gaps := last_gaps(runs, method))}
+    gaps_by_method = {method: gaps for method in best_first(table) if (gaps := last_gaps(table, method))}
     if not gaps_by_method:
         return None
     fixed = [method for method in gaps_by_method if has_fixed_weights(method)]
@@ -73,10 +73,10 @@ def gap_bars(runs: Runs, table: Table) -> Figure | None:
     return Figure("gap-bars", title, caption, picture, data)
 
 
-def last_gaps(runs: Runs, method: str) -> dict[str, list[float]]:
+def last_gaps(table: Table, method: str) -> dict[str, list[float]]:
     """Return the gaps of each site in the last rounds of all runs of a method."""
     gaps: dict[str, list[float]] = {}
-    for (name, _, _), run in runs.items():
+    for (name, _, _), run in table.runs.items():
         for line in run[-max(1, int(LAST * len(run))) :] if name == method else ():
             for site, gap in numbers(line, "gaps").items():
                 gaps.setdefault(site, []).append(gap)
@@ -93,10 +93,10 @@ def without_ga(method: str) -> str:
     return format_spec(tuple(part for part in parse(method) if part.name != "ga"))
 
 
-def sites_over_rounds(runs: Runs, method: str, target: str, kind: str) -> dict[str, Points]:
+def sites_over_rounds(table: Table, method: str, target: str, kind: str) -> dict[str, Points]:
     """Return the weights or gaps of each site, for the rounds that have them."""
     by_site: dict[str, dict[int, list[float]]] = {}
-    for (name, left_out, _), run in runs.items():
+    for (name, left_out, _), run in table.runs.items():
         for line in run if (name, left_out) == (method, target) else ():
             for site, value in numbers(line, kind).items():
                 by_site.setdefault(site, {}).setdefault(line["round"] + 1, []).append(value)
@@ -114,30 +114,31 @@ def numbers(line: Line, kind: str) -> dict[str, float]:
 def weights_change(run: Sequence[Line]) -> bool:
     """Return whether weights change between rounds; only rounds with all sites are compared."""
     first: dict[str, float] = {}
-    full = [line for line in run if len(line.get("weights", {})) == max(len(other["weights"]) for other in run)]
-    return any(abs(first.setdefault(site, w) - w) > TOLERANCE for line in full for site, w in line["weights"].items())
+    most = max(len(line["weights"]) for line in run)
+    full = [line["weights"] for line in run if len(line["weights"]) == most]
+    return any(abs(first.setdefault(site, w) - w) > TOLERANCE for weights in full for site, w in weights.items())
 
 
 @drawing
-def _by_site(runs: Runs, table: Table, kind: str, title: str, about: str, unit: str) -> Figure | None:
+def _by_site(table: Table, kind: str, title: str, about: str, unit: str) -> Figure | None:
     """Draw a row of panels for each method, a panel for each target (one or more domains), a line for each site."""
-    with_gaps = {key for key, run in runs.items() if any(numbers(line, "gaps") for line in run)}
-    changing = {key for key, run in runs.items() if weights_change(run)} if kind == "weights" else with_gaps
+    with_gaps = {key for key, run in table.runs.items() if any(numbers(line, "gaps") for line in run)}
+    changing = {key for key, run in table.runs.items() if weights_change(run)} if kind == "weights" else with_gaps
     methods = [method for method in best_first(table) if method in {key[0] for key in changing}]
     if not methods:
         return None
     ga = {key[0] for key in with_gaps}
     methods.sort(key=lambda method: method not in ga)  # GA's first: their weights follow from the gaps
     shown, of_target = methods[:MAX_METHODS], {key[1] for key in changing}
-    targets = list(dict.fromkeys(target for _, target, _ in runs if target in of_target))
-    names = sorted({s for r in runs.values() for line in r for s in numbers(line, kind)})
+    targets = list(dict.fromkeys(target for _, target, _ in table.runs if target in of_target))
+    names = sorted({s for r in table.runs.values() for line in r for s in numbers(line, kind)})
     colours = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
     across = min(len(targets), 4)
     pairs = [(method, target) for method in shown for target in targets]
     picture, axes = panels(len(pairs), across=across, width=6.8 / min(across, 3), height=2.1, sharey="row")
     data = [["method", "target", "site", "round", unit, "std", "seeds"]]
     for axis, (method, target) in zip(axes, pairs, strict=True):
-        for site, points in sites_over_rounds(runs, method, target, kind).items():
+        for site, points in sites_over_rounds(table, method, target, kind).items():
             draw(axis, thinned(points), colours[site], site)
             data += [[method, target, site, str(r), f"{v:.6f}", f"{s:.6f}", str(n)] for r, v, s, n in points]
         axis.set_title(f"{target} unseen\n{method}", fontsize=9)

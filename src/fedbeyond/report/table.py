@@ -20,12 +20,11 @@ METRICS = {  # name in result lines: name in captions
     "auc_weighted": "AUC (one class against the rest, weighted by images)",
     "calibration_error": "calibration error (less is better)",
 }
-
-
 WHERE = {
     "unseen": "the unseen domain",
     "own": "the in-domain tests of the sites, mean over their domains, by the domain left out",
 }
+RunKey = tuple[str, str, int]  # method, target, seed
 
 
 class Table(NamedTuple):
@@ -34,7 +33,8 @@ class Table(NamedTuple):
     rule: str
     methods: tuple[str, ...]
     targets: tuple[str, ...]
-    picked: dict[tuple[str, str, int], Line]  # method, target, seed
+    picked: dict[RunKey, Line]  # with one unseen domain in each key, also if several were left out together
+    runs: dict[RunKey, list[Line]]  # all lines of the finished runs, in the order of rounds
     unfinished: int
     metric: str = "accuracy"
     where: str = "unseen"
@@ -128,9 +128,9 @@ def in_domain_score(line: Line, metric: str) -> float:
         ) from None
 
 
-def group_runs(lines: Iterable[Line]) -> dict[tuple[str, str, int], list[Line]]:
+def group_runs(lines: Iterable[Line]) -> dict[RunKey, list[Line]]:
     """Group lines by run, in the order of rounds."""
-    groups: dict[tuple[str, str, int], dict[int, Line]] = {}
+    groups: dict[RunKey, dict[int, Line]] = {}
     for line in lines:
         key = (line["method"], line["target"], line["seed"])
         first = next(iter(groups.setdefault(key, {}).values()), line)
@@ -158,7 +158,7 @@ def tabulate(lines: Iterable[Line], rule: str | None = None, metric: str = "accu
     every = group_runs(lines)
     done = {key: run for key, run in every.items() if len(run) == run[-1]["rounds"]}
     rule = rule or configured_rule(done.values())
-    picked: dict[tuple[str, str, int], Line] = {}
+    picked: dict[RunKey, Line] = {}
     for (method, target, seed), run in done.items():
         for domain in unseen_domains(target):  # several, if left out together
             line = RULES[rule](run)
@@ -169,10 +169,10 @@ def tabulate(lines: Iterable[Line], rule: str | None = None, metric: str = "accu
                 )
     methods, targets = tuple(dict.fromkeys(key[0] for key in picked)), tuple(dict.fromkeys(key[1] for key in picked))
     undefined_on = one_class(picked, metric, where)
-    return Table(rule, methods, targets, picked, len(every) - len(done), metric, where, undefined_on)
+    return Table(rule, methods, targets, picked, done, len(every) - len(done), metric, where, undefined_on)
 
 
-def one_class(picked: Mapping[tuple[str, str, int], Line], metric: str, where: str) -> tuple[str, ...]:
+def one_class(picked: Mapping[RunKey, Line], metric: str, where: str) -> tuple[str, ...]:
     """List the domains (in-domain: the clients) on which a metric is undefined because their samples have one class."""
     part, names = "test" if where == "unseen" else "local_test", dict[str, None]()
     for (_, target, _), line in picked.items():

@@ -65,7 +65,7 @@ def write_report(
     if style == "html" or figures:
         from . import gallery
 
-        drawn = gallery.figures(lines, ours, baseline or table.default_baseline(ours), folders)
+        drawn = gallery.figures(ours, baseline or table.default_baseline(ours), folders)
     if style == "html":
         from .page import page
 
