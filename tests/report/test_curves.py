@@ -248,6 +248,13 @@ def test_a_class_without_images_has_no_bar():
     assert [told["class"] for told in bars] == ["0"]
 
 
+def test_a_method_without_runs_on_a_domain_has_no_bars_there():
+    pairs = [("fedavg", "a"), ("fedavg", "b"), ("moon", "a")]
+    lines = [line(method, target, 0, 0, 1, {target: scores([[4, 0], [1, 3]]), "q": 0.5}) for method, target in pairs]
+    bars = records(classes.recall(table.tabulate(lines), "moon"))
+    assert {(told["method"], told["target"]) for told in bars} == set(pairs)
+
+
 def test_lines_of_an_older_version_have_fewer_figures():
     old = [
         {k: v for k, v in line(m, "a", s, n, 3, {"a": 0.5, "b": 0.4}).items() if k != "diagnostics"}
