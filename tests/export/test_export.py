@@ -108,7 +108,7 @@ def test_what_is_no_run_or_no_model_is_said(tmp_path):
     with pytest.raises(StorageError, match=r"is not a run: it has no config\.json"):
         export(tmp_path, tmp_path / "model")
     with pytest.raises(StorageError, match="that 'fedbeyond export' wrote"):
-        predict(tmp_path, tmp_path, tmp_path / "p.csv")
+        predict(tmp_path, [tmp_path], tmp_path / "p.csv")
 
 
 def test_a_file_that_is_not_the_cards_is_noticed(run, tmp_path):
@@ -130,11 +130,11 @@ def test_predictions_appear_whole_or_not_at_all(run, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Exported, "probabilities", stopped)
         with pytest.raises(KeyboardInterrupt):
-            predict(out, tmp_path / "scans", tmp_path / "p.csv")
+            predict(out, [tmp_path / "scans"], tmp_path / "p.csv", overwrite=True)
     assert (tmp_path / "p.csv").read_text() == "of yesterday"
-    assert predict(out, tmp_path / "scans", tmp_path / "new" / "p.csv").number == 1
+    assert predict(out, [tmp_path / "scans"], tmp_path / "new" / "p.csv").number == 1
     with pytest.raises(StorageError, match="is a folder; give the name of a file"):
-        predict(out, tmp_path / "scans", tmp_path)
+        predict(out, [tmp_path / "scans"], tmp_path)
 
 
 def test_a_method_without_a_model_of_all_has_nothing_to_export(small, tmp_path):
@@ -178,7 +178,7 @@ def visits(tmp_path):
 
 def test_a_model_of_tables_says_of_a_csv_file_what_it_said_in_the_run(visits):
     out = export(visits / "run", visits / "model", select="last")
-    assert predict(out, visits / "t.csv", visits / "p.csv") == (40, "rows", [])
+    assert predict(out, [visits / "t.csv"], visits / "p.csv")[:3] == (40, "rows", [])
     rows = list(csv.DictReader((visits / "p.csv").read_text().splitlines()))
     assert [row["row"] for row in rows] == [str(number) for number in range(1, 41)]
     asked = Exported(out)
@@ -200,11 +200,11 @@ def test_what_a_table_lacks_or_the_model_has_not_learnt_is_told(visits):
     ):
         file.write_text(text)
         with pytest.raises(DataError, match=message):
-            predict(out, file, visits / "p.csv")
+            predict(out, [file], visits / "p.csv")
     with pytest.raises(DataError, match="this is a model for tables: give a CSV file"):
-        predict(out, visits, visits / "p.csv")
+        predict(out, [visits], visits / "p.csv")
     file.write_text("age,kind\n1,a\n?,b\n")
     assert (
         "has 2 rows; numbers are standardised with the rows of the file"
-        in predict(out, file, visits / "p.csv").remarks[0]
+        in predict(out, [file], visits / "p.csv").remarks[0]
     )

@@ -49,15 +49,26 @@ def test_the_lines_in_the_docs_print_without_torch_what_predict_writes(run, mode
     for mode, image_pixels in zip(("RGB", "L", "RGBA", "P", "1"), images, strict=True):
         image = Image.fromarray(image_pixels.permute(1, 2, 0).numpy()).resize((45, 39))
         image.convert(mode).save(pictures / f"{mode}.png")
+    for name, mode in (("photo.jpg", "RGB"), ("GREY.JPEG", "L"), ("print.jpeg", "CMYK")):
+        image.convert(mode).save(pictures / name, "jpeg")
     (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "model.md").read_text(), re.S)
-    (tmp_path / "ask.py").write_text(code + 'assert not {"torch", "fedbeyond"} & sys.modules.keys()\n')
+    arrays = """
+for name in ("RGB.png", "L.png", "photo.jpg", "GREY.JPEG"):
+    array = numpy.asarray(Image.open(folder / "deep" / name))
+    assert array.ndim == (2 if name in ("L.png", "GREY.JPEG") else 3)
+    writer.writerow([f"array of deep/{name}", *probabilities(array)])
+assert not {"torch", "fedbeyond"} & sys.modules.keys()
+"""
+    (tmp_path / "ask.py").write_text(code + arrays)
     call = [sys.executable, str(tmp_path / "ask.py"), str(model), str(tmp_path / "scans")]
     printed = subprocess.run(call, capture_output=True, text=True, check=False)
     assert printed.returncode == 0, printed.stderr
-    predict(model, tmp_path / "scans", tmp_path / "p.csv")
+    predict(model, [tmp_path / "scans"], tmp_path / "p.csv")
     found = list(csv.DictReader(printed.stdout.splitlines()))
     want = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
-    assert [row["file"] for row in found] == [row["file"] for row in want] and len(found) == 5
+    by_file = {row["file"]: row for row in want}
+    want += [by_file[row["file"].removeprefix("array of ")] for row in found[8:]]
+    assert [row["file"] for row in found[:8]] == [*by_file] and len(found) == len(want) == 12
     names = Exported(model).card["classes"]
     for one, other in zip(found, want, strict=True):
         assert [float(one[name]) for name in names] == pytest.approx([float(other[name]) for name in names], abs=1e-4)

@@ -203,7 +203,7 @@ def figure(
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run, for example runs/fedavg/photo/seed-0.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run, for example runs/fedavg/photo/seed-0.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("model"),
     select: Annotated[
         str | None, typer.Option(help="'last' exports the last round; default: the one that train.select chose.")
@@ -217,26 +217,32 @@ def export(
     from ..export.export import export as write_model
 
     folder = write_model(run, out, select, onnx)
+    card = read_json(folder / CARD)
     written = ", ".join(str(path) for path in sorted(folder.glob("model.*")) if path.name != CARD)
     print(f"model: {written}; model card: {folder / CARD}")
-    print(f"use it with: fedbeyond predict {folder} FOLDER_OF_IMAGES (or TABLE.csv, for a model of tables)")
-    for line in wrap_warnings(read_json(folder / CARD)["warnings"]):
+    print(f"use it with: fedbeyond predict {folder} {'TABLE.csv' if 'columns' in card else 'IMAGES_OR_FOLDERS'}")
+    for line in wrap_warnings(card["warnings"]):
         print(line)
 
 
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(help="A folder that 'fedbeyond export' wrote.")],
-    given: Annotated[Path, typer.Argument(help="A folder of images, searched recursively; or a CSV file.")],
+    given: Annotated[
+        list[Path],
+        typer.Argument(metavar="INPUT...", help="Images, folders of images (searched recursively), or one CSV file."),
+    ],
     out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Predict a class and a calibrated probability for each image, or each row of a table."""
+    """Predict a class and a calibrated probability for each image, or each row of a table; score them, if labelled."""
     from ..export.predict import predict as predict_all
+    from ..export.score import counted
 
-    count, what, remarks = predict_all(model, given, out)
+    count, what, remarks, scores = predict_all(model, given, out, overwrite)
     for remark in remarks:
         print(remark, file=sys.stderr)
-    print(f"{count:,} {what}: {out}")
+    print("\n".join([f"{counted(count, what)}: {out}", *scores]))
 
 
 @app.command("list")

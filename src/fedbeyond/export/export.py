@@ -1,4 +1,4 @@
-"""Export the model of a finished run: its numbers, and a card that describes it."""
+"""Export the model of a run: its numbers, and a card that describes it."""
 
 import json
 from hashlib import sha256
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .. import __version__, _io
+from .. import __version__, _io, spec
 from ..classifier import logits, write
 from ..errors import ConfigError, StorageError
 from ..evaluation import cautions
@@ -46,7 +46,10 @@ def export(run: Path, out: Path, select: str | None = None, onnx: bool = False) 
         )
     lines = run_folder.lines(run)
     if not evaluated(lines):
-        raise StorageError(f"{run} has no evaluated round; let it finish: give the same 'fedbeyond run' again")
+        raise StorageError(
+            f"{run} has no evaluated round ({len(lines)} of {config.train.rounds} rounds are done); let it finish: "
+            "give the same 'fedbeyond run' again"
+        )
     if select == "last" and "scores" not in lines[-1]:
         raise StorageError(f"{run}: its last round so far was not evaluated; let it finish, or leave out --select last")
     experiment = prepare(config)
@@ -54,6 +57,7 @@ def export(run: Path, out: Path, select: str | None = None, onnx: bool = False) 
         raise ConfigError(f"{config.method} has a model at each site and no global model; there is nothing to export")
     model, line = load_model(run, lines, select)
     card = describe(experiment, line)
+    card["warnings"][:0] = unfinished_warning(len(lines), config, card["round"], select)
     net = rebuild(card, model)
     card["temperature"] = temperature(net, list(experiment.validation.values()))
     contents = {MODEL: checkpoint.content(model)}
@@ -85,6 +89,17 @@ def load_model(run: Path, lines: list[Line], select: str) -> tuple[Tree, Line]:
     )
 
 
+def unfinished_warning(done: int, config: Config, exported: int, select: str) -> list[str]:
+    """Warn if rounds of the run are missing: how many are done, and which round's model is exported."""
+    if done >= config.train.rounds:
+        return []
+    which = "the last one so far" if select == "last" else f"the best one so far by {select}"
+    return [
+        f"the run is not finished: {done} of {config.train.rounds} rounds are done. The exported model is that of "
+        f"round {exported}, {which}. To use all rounds, give the same 'fedbeyond run' again, then export again."
+    ]
+
+
 def digest(content: bytes) -> str:
     """Return the digest of a file's contents."""
     return f"sha256:{sha256(content).hexdigest()}"
@@ -101,6 +116,8 @@ def describe(experiment: Experiment, line: Line) -> dict[str, Any]:
     inputs: dict[str, Any] = {"pixels": PIXELS}
     if data.complete is not None:
         inputs = {"features": FEATURES, "columns": {name: list(kinds) for name, kinds in data.columns}}
+        if label := spec.parse(config.data)[0].options.get("label"):
+            inputs["label"] = str(label)
     return {
         "fedbeyond": __version__,
         "method": config.method,
