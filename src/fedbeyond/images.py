@@ -65,6 +65,7 @@ class Domains(NamedTuple):
     notes: Mapping[str, Notes] = {}
     complete: Callable[[tuple[Tensor, Tensor], tuple[Tensor, Tensor]], tuple[Tensor, Tensor]] | None = None
     columns: Sequence[tuple[str, tuple[str, ...]]] = ()  # of tables: name and categories of each column
+    about: Sequence[str] = ()  # of tables: lines that describe the columns and the sites
 
     def note(self, domain: str) -> Notes:
         """Return the metadata of a domain's images; empty if there is none."""

@@ -150,15 +150,15 @@ def test_a_table_has_no_picture(file, tmp_path):
         (CSV, {"categorical": ("agee",)}, r"no column 'agee'"),
         (CSV, {"site": ""}, "no site column is given; name it"),
         (CSV + "east,1,2\n", {}, "line 6: 3 values for 6 columns"),
-        (CSV + ",1,no,2,a5,no\n", {}, "row 5: no value in column 'site'"),
-        (CSV + "east,1,no,2,a5,?\n", {}, "a row has no value in the label column 'sick'"),
+        (CSV + ",1,no,2,a5,no\n", {}, "line 6: no value in column 'site'"),
+        (CSV + "east,1,no,2,a5,?\n", {}, "1 row without a value in the label column 'sick': line 6; add the labels"),
         (CSV + "a/b,1,no,2,a5,no\n", {}, "site name 'a/b' is not accepted"),
         (CSV.replace("yes\n", "no\n"), {}, "the label needs at least two classes"),
         ("", {}, "no rows"),
         (CSV.replace("marker", "age"), {}, "more than one column has the name 'age'"),
         (CSV + 'east,"' + "x" * 140_000, {}, r"cannot be read \(field larger than field limit"),
         ("site,sick\na,1\nb,0\n", {}, "no column except the label"),
-        (CSV + "".join(f"east,1,no,2,b{i},no\n" for i in range(200)), {}, r"id has 204 different .* drop=\['id'\]"),
+        (CSV + "".join(f"east,1,no,2,b{i},no\n" for i in range(200)), {}, r"'id' has 204 different .* drop=\['id'\]"),
     ],
 )
 def test_a_table_that_cannot_be_read_is_told(tmp_path, text, options, message):

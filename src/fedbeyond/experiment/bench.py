@@ -21,6 +21,7 @@ from ..evaluation import cautions
 from ..evaluation.rules import RULES, unseen
 from ..evaluation.selection import Line, class_counts, selection_score
 from . import event_files, results, run_folder, runner
+from .build import dataset
 from .config import Config
 from .grid import grid
 from .prepare import Experiment, prepare
@@ -54,6 +55,8 @@ def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: b
             event_files.rewrite(folder)
     else:
         setup = prepare(config, configure_torch(device, threads, workers), workers)
+        for about in dataset(config.data).about:
+            print(about, file=sys.stderr, flush=True)
         with Meter(config.train.rounds) as meter:
             run_with_progress(setup, folder, meter, lines, tensorboard=tensorboard)
     print(f"{config.method}, {config.target} unseen, seed {config.seed}: {config.train.rounds} rounds done")

@@ -56,6 +56,8 @@ def dataset_or_outline(spelled: str) -> tuple[Domains | Outline, str]:
 def describe_data(config: Config, data: Domains | Outline) -> Iterator[str]:
     """Yield a line for each domain or client: how many images it has for training, validation and test."""
     train = config.train
+    if isinstance(data, Domains) and data.about:
+        yield from (*data.about, "")
     if train.clients_per_domain > 1:
         labels_rule = f"with label_skew {train.label_skew}" if train.label_skew else "labels spread evenly"
         yield f"each source domain is split over {train.clients_per_domain} sites, {labels_rule}"

@@ -14,8 +14,10 @@ from .._io import storage_errors, write
 from .._progress import track
 from ..classifier import eval_batch_size
 from ..data.datasets._folder import image_files
-from ..data.datasets._table import Column, canonical, is_missing, read, unlabelled
+from ..data.datasets._table import missing_texts, unlabelled
+from ..data.datasets.columns import Column, canonical, is_missing
 from ..data.datasets.naming import plain
+from ..data.datasets.table_rows import read
 from ..data.storage.decode import decoded
 from ..data.storage.listing import Files
 from ..errors import ConfigError, DataError, StorageError
@@ -116,7 +118,8 @@ def read_table(card: dict[str, Any], given: Sequence[Path], remarks: list[str]) 
     file = given[0]
     if not file.is_file():
         raise DataError(f"{file}: no such file; this is a model for tables: give a CSV file with a header")
-    x = unlabelled(file, [Column(name, tuple(kinds)) for name, kinds in card["columns"].items()])
+    columns = [Column(name, tuple(kinds)) for name, kinds in card["columns"].items()]
+    x = unlabelled(file, columns, missing_texts(card["config"]["data"]))
     if len(x) < MIN_ROWS:
         remarks.append(
             f"{file} has {len(x)} rows; numbers are standardised with the rows of the file: give all rows of the site"

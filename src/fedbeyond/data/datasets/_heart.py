@@ -4,7 +4,9 @@ Janosi, Steinbrunn, Pfisterer, Detrano: Heart Disease; UCI Machine Learning Repo
 """
 
 from ...images import Domains
-from ._table import Row, assemble, by_file, is_number
+from ._table import assemble
+from .columns import is_number
+from .table_rows import Row, by_file
 
 COLUMNS = (
     "age", "sex", "cp", "trestbps", "chol", "fbs", "restecg",
@@ -17,8 +19,10 @@ NEVER_ZERO = ("trestbps", "chol")  # a zero means that it was not measured
 def heart(root: str = "data/heart") -> Domains:
     """Read heart disease (yes or no) of patients in four hospitals: 920 rows, in files processed.HOSPITAL.data."""
     path = f"{root}/processed.*.data"
-    rows = {site: [clean(row) for row in site_rows] for site, site_rows in by_file(path, COLUMNS).items()}
-    return assemble(rows, path, "num", CATEGORICAL, ())
+    records = {
+        site: [row._replace(values=clean(row.values)) for row in rows] for site, rows in by_file(path, COLUMNS).items()
+    }
+    return assemble(records, path, "num", CATEGORICAL, ())
 
 
 def clean(row: Row) -> Row:
