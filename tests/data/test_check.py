@@ -2,6 +2,7 @@
 
 import random
 import re
+import shlex
 import sys
 
 import numpy as np
@@ -196,7 +197,8 @@ def test_a_domain_that_is_missing_is_said(pacs):
 def test_a_folder_of_ones_own_is_checked_too(tmp_path):
     for domain in ("north", "south"):
         for name in ("cat", "dog"):
-            noise(tmp_path / domain / name / "0.png", "PNG")
+            for number in range(2):
+                noise(tmp_path / domain / name / f"{number}.png", "PNG")
     out, well = check(tmp_path)
     assert well and "2 domains, 2 classes, no expected numbers to compare with\n" in out
     (tmp_path / "south" / "dog").rename(tmp_path / "south" / "Dog")
@@ -207,8 +209,9 @@ def test_a_folder_of_ones_own_is_checked_too(tmp_path):
 
 
 def test_images_outside_of_class_folders_are_told(tmp_path):
-    for domain in ("north", "south"):
-        noise(tmp_path / domain / "cat" / "0.png", "PNG")
+    for place in ("north/cat/0", "north/cat/1", "north/dog/0", "north/dog/1"):
+        noise(tmp_path / f"{place}.png", "PNG")
+        noise(tmp_path / f"{place.replace('north', 'south')}.png", "PNG")
     noise(tmp_path / "south" / "1.png", "PNG")
     out, well = check(tmp_path)
     assert well and "note: not read: 1 image in no class folder or no list\n  south/1.png\n" in out
@@ -252,7 +255,7 @@ def test_a_folder_that_nothing_can_be_made_of_is_said(tmp_path, call):
     code, out, _ = call("check", tmp_path)
     assert code == 1 and "pacs, not recognised" in out and "which does not exist in" in out
     code, _, err = call("check", tmp_path / "none")
-    assert code == 2 and "none: no such folder; give the folder that holds the dataset" in err
+    assert code == 2 and "none: no such file or folder; give the folder that holds the dataset" in err
     code, _, err = call("check", tmp_path, "--as", "pascal")
     assert code == 2 and "dataset 'pascal' is not known; did you mean 'pacs'?" in err
 
@@ -318,12 +321,23 @@ def test_info_without_a_name_is_a_line_about_each(call):
         info("vlc")
 
 
+def write_visits(path):
+    """A table with a stray text, dates, and a label in another spelling."""
+    rng, lines = random.Random(3), ["hospital,age,smokes,admitted,state"]
+    for number in range(60):
+        age = {5: "6o", 9: ""}.get(number, str(rng.randint(30, 80)))
+        smokes, state = rng.choice(("yes", "no")), "ILL" if number == 20 else rng.choice(("ill", "well"))
+        lines.append(f"{'north' if number < 30 else 'south'},{age},{smokes},2024-03-{number % 28 + 1:02},{state}")
+    path.write_text("\n".join(lines) + "\n")
+
+
 def test_the_page_shows_what_the_commands_say(call, tmp_path, monkeypatch):
     page = (ROOT / "docs" / "data.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "data.md", "exec"), {})
+    write_visits(tmp_path / "visits.csv")
     shown = re.findall(r"^```console\n\$ fedbeyond data (.*?)\n(.*?)^```", page, re.S | re.M)
-    assert [command.split()[0] for command, _ in shown] == ["info", "info", "check"]
+    assert [command.split()[0] for command, _ in shown] == ["info", "info", "check", "check"]
     for command, output in shown:
-        assert call(*command.split())[1] == output
+        assert call(*shlex.split(command))[1] == output

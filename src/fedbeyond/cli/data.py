@@ -13,12 +13,13 @@ data = typer.Typer(help="Show datasets, describe them, write splits, check a cop
 @data.command()
 def show(
     name: Annotated[str, typer.Argument(help="A dataset, for example styles(size=96).")] = "styles",
-    out: Annotated[Path, typer.Option(help="The image file to write.")] = Path("data.png"),
+    out: Annotated[Path, typer.Option(help="The image file to write; it must not exist yet.")] = Path("data.png"),
 ) -> None:
     """Write a picture of a dataset: one row per domain, a few images of each class."""
-    from ..data.check.picture import draw
+    from ..data.check.picture import draw, ensure_new
     from ..experiment.build import dataset
 
+    ensure_new(out)
     domains = dataset(name)
     draw(domains, out)
     for domain, (_, labels) in domains.images.items():
@@ -52,14 +53,18 @@ def info(
 
 @data.command("check")
 def check_data(
-    path: Annotated[Path, typer.Argument(help="The folder of a known dataset, or of your own data.")],
+    path: Annotated[
+        str, typer.Argument(help="A folder of images, a CSV or .npz file, or a table(...) as in a configuration.")
+    ],
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="The dataset it should be, for example pacs.")] = "",
-    picture: Annotated[bool, typer.Option(help="Write a picture with a few images of each class.")] = True,
-    out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("data.png"),
+    picture: Annotated[
+        bool, typer.Option(help="Write a picture with a few images of each class, beside the cache of images.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Write that picture to this file, which must not exist yet.")] = None,
 ) -> None:
-    """Recognise a folder of data, open every image, report problems and how to fix them; exit code 1 if any."""
-    from ..data.check.check import check
+    """Recognise data, open every image or row, report problems and how to fix them; exit code 1 if any."""
+    from ..data.check.check import check, picture_in_cache
 
-    report, complete = check(path, name, out if picture else None)
+    report, complete = check(path, name, out or (picture_in_cache(path) if picture else None))
     print(report, end="")
     raise typer.Exit(0 if complete else 1)

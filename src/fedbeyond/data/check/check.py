@@ -16,15 +16,17 @@ from ..datasets.naming import match_paths, spellings, subfolders
 from ..datasets.readers import recognise
 from ..datasets.readers.arrays import list_arrays
 from ..datasets.readers.folders import folders
+from ..finding import Finding, count_findings, printable, report_lines
+from ..storage.cache import digest, home
 from ..storage.decode import decoded
 from ..storage.listing import Files, Listing
-from .findings import Finding, closest_release, count_images, inspect, unknown_folders
+from .findings import bare_images, closest_release, count_images, inspect, unknown_folders
 from .info import count_table
-from .picture import draw
+from .picture import draw, ensure_new
 from .scan import Scan, scan
+from .table import check_table, is_table
 
 PICTURE_SIZE, PICTURE_CLASSES = 64, 20  # pixels of an image in the picture; classes that it shows
-MAX_NAMED = 5  # names in a finding
 
 
 class Recognised(NamedTuple):
@@ -35,12 +37,23 @@ class Recognised(NamedTuple):
     problems: tuple[Finding, ...] = ()
 
 
-def check(root: Path, name: str = "", picture: Path | None = None) -> tuple[str, bool]:
-    """Return a report on a folder, and whether there are no findings."""
-    if not root.is_dir():
-        raise DataError(f"{root}: no such folder; give the folder that holds the dataset")
+def check(given: str | Path, name: str = "", picture: Path | None = None) -> tuple[str, bool]:
+    """Return a report on a folder, a CSV or .npz file or a `table(...)`, and whether there are no findings."""
+    root = Path(given).expanduser()
     if name and name not in KNOWN:
         raise ConfigError(f"dataset {name!r} is not known; {nearest(name, KNOWN)} (fedbeyond data info)")
+    if picture is not None:
+        ensure_new(picture)
+    if is_table(str(given)):
+        if name or picture is not None:
+            raise ConfigError(f"{given} is a table, for which there is no --as and no picture; leave the options out")
+        return check_table(str(given))
+    if not root.exists():
+        raise DataError(
+            f"{given}: no such file or folder; give the folder that holds the dataset, a CSV file or a .npz file"
+        )
+    if root.is_file() and (name or root.suffix.lower() != ".npz"):
+        raise DataError(f"{given}: a file, not a folder; give the folder that holds the dataset, unpacked")
     dataset = _read_as(root, name) if name else _identify(root)
     if dataset.listing is None:
         return _report(root, dataset, [], dataset.problems, None), False
@@ -54,10 +67,18 @@ def check(root: Path, name: str = "", picture: Path | None = None) -> tuple[str,
     return _report(root, dataset, table, findings, picture), all(finding.note for finding in findings)
 
 
+def picture_in_cache(given: str) -> Path:
+    """Return a file beside the cache of decoded images for the picture of a folder; an older one is removed."""
+    root = Path(given).expanduser().resolve()
+    path = home() / "pictures" / f"{printable(root.name)}-{digest(printable(str(root)))[:8]}.png"
+    path.unlink(missing_ok=True)
+    return path
+
+
 def _identify(root: Path) -> Recognised:
     """Return the known dataset in a folder, or else a custom folder."""
-    incomplete = []
-    for name, known in KNOWN.items():
+    incomplete: list[Recognised] = []
+    for name, known in KNOWN.items() if root.is_dir() else ():
         try:
             listing = recognise(root, known)
             if listing is None:
@@ -69,16 +90,24 @@ def _identify(root: Path) -> Recognised:
                 incomplete.append(dataset)  # it resembles that dataset, but may resemble others too
                 continue
             return dataset
+    arrays = root.is_file() or any(root.glob("*.npz"))
     try:
-        listing = list_arrays(root) if any(root.glob("*.npz")) else list_folder(str(root), partial=True)
+        listing = list_arrays(root) if arrays else list_folder(str(root), partial=True)
     except DataError as error:
-        return incomplete[0] if incomplete else Recognised("", None, (_unreadable(str(error)), *_partial_matches(root)))
-    if listing.domains:
-        return Recognised("", listing, (*_partial_matches(root), *map(_possible, incomplete)))
-    if incomplete:
-        return incomplete[0]
-    reason = f"{root}: it has neither folders nor .npz files; expected domain/class/image or domain.npz"
-    return Recognised("", None, (_unreadable(reason),))
+        return incomplete[0] if incomplete else Recognised("", None, _unreadable_folder(root, str(error)))
+    return Recognised("", listing, (*_partial_matches(root), *map(_possible, incomplete)))
+
+
+def _unreadable_folder(root: Path, reason: str) -> tuple[Finding, ...]:
+    """Return why a folder, or a .npz file, is not a dataset: images or tables directly in it, or the error."""
+    if root.is_file():
+        return (_unreadable(reason),)
+    bare, tables = tuple(bare_images(root)), sorted(root.glob("*.csv"))
+    if tables and not subfolders(root):
+        title, names = "tables: the folder holds CSV files, and no images", [path.name for path in tables]
+        return *bare, Finding(title, names, f"check one of them, or all as sites: '{root}/*.csv'")
+    problems = bare if bare and not subfolders(root) else (*bare, _unreadable(reason))
+    return (*problems, *_partial_matches(root))
 
 
 def _read_as(root: Path, name: str) -> Recognised:
@@ -118,7 +147,7 @@ def _possible(dataset: Recognised) -> Finding:
 
 def _partial_matches(root: Path) -> Iterator[Finding]:
     """Yield a note for each known dataset of which a folder has most domains, but not all."""
-    for name, known in KNOWN.items():
+    for name, known in KNOWN.items() if root.is_dir() else ():
         try:
             present = match_paths(root, subfolders(root), spellings(known.domains, known.aliases))
         except DataError:
@@ -151,16 +180,10 @@ def _report(
     if listing:
         numbers = ", no expected numbers to compare with" if "expected" not in table[0] else ""
         domains = f"{len(listing.domains)} domain{'s' * (len(listing.domains) != 1)}"
-        lines += [f"{domains}, {len(listing.classes)} classes{numbers}", "", *table]
-    for finding in sorted(findings, key=lambda finding: finding.note):
-        lines += ["", f"{'note: ' if finding.note else ''}{finding.title}"]
-        lines += [f"  {name}" for name in finding.names[:MAX_NAMED]]
-        lines += [f"  and {len(finding.names) - MAX_NAMED} more"] if len(finding.names) > MAX_NAMED else []
-        lines += [f"  to do: {finding.remedy}"]
-    lines += ["", *([f"picture: {picture}"] if picture else [])]
-    problems = sum(not finding.note for finding in findings)
-    lines.append(f"{problems} finding{'s' * (problems != 1)}" if problems else "no findings")
-    return "\n".join(lines) + "\n"
+        classes = f"{len(listing.classes)} class{'es' * (len(listing.classes) != 1)}"
+        lines += [f"{domains}, {classes}{numbers}", "", *table]
+    lines += [*report_lines(findings), "", *([f"picture: {picture}"] if picture else []), count_findings(findings)]
+    return printable("\n".join(lines) + "\n")
 
 
 def _sample(listing: Listing, scanned: Scan) -> Domains:

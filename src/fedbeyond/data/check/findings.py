@@ -1,28 +1,20 @@
 """Findings about data on disk, each with what to do about it: one function for each kind."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from ...errors import DataError
 from ..datasets._benchmarks import KNOWN
+from ..datasets._folder import is_image
 from ..datasets.facts import Release, total
 from ..datasets.naming import Known, subfolders
 from ..datasets.readers.folders import PARTS, class_folders, domain_folders
 from ..datasets.readers.lists import LEFT_OUT, find_lists
-from ..storage.listing import Listing
+from ..finding import Finding, printable
+from ..storage.listing import Files, Listing
 from .scan import ImageRef, Scan, unread_files
-
-
-class Finding(NamedTuple):
-    """A problem of the data: a title, names and what to do; a note if nothing needs to be done."""
-
-    title: str
-    names: Sequence[str]
-    remedy: str
-    note: bool = False
 
 
 def inspect(root: Path, name: str, listing: Listing, release: Release | None, scan: Scan) -> Iterable[Finding]:
@@ -31,13 +23,20 @@ def inspect(root: Path, name: str, listing: Listing, release: Release | None, sc
         yield from unknown_folders(root, KNOWN[name], release)
         yield from one_based_lists(root, KNOWN[name], name)
     else:
-        yield from single_domain(listing)
+        if root.is_dir():
+            yield from single_domain(listing)
         yield from missing_classes(listing)
     if release:
         yield from wrong_counts(listing, release)
+    else:
+        yield from few_images(listing)
+    yield from undecodable_names(listing)
     yield from unreadable_images(scan)
     yield from duplicates(scan, listing, release)
-    yield from stray_files(*unread_files(root, listing))
+    if root.is_dir():
+        yield from stray_files(*unread_files(root, listing))
+        listed = {name for records in listing.domains.values() for name in _names(records.pixels)}
+        yield from (finding._replace(note=True) for finding in bare_images(root, listed))
 
 
 def count_images(listing: Listing) -> dict[str, tuple[int, ...]]:
@@ -200,16 +199,60 @@ def single_domain(listing: Listing) -> Iterable[Finding]:
 
 
 def missing_classes(listing: Listing) -> Iterable[Finding]:
-    """Find classes of a custom folder that some domains do not have."""
+    """Find classes of a custom folder that no domain has images of, and those that some domains do not have."""
+    counts = count_images(listing)
+    empty = [name for label, name in enumerate(listing.classes) if not any(each[label] for each in counts.values())]
+    if empty:
+        remedy = "add images, remove the empty folders, or name the classes to read with classes=[...]"
+        yield Finding(f"empty classes: no domain has images of {_plural(len(empty), 'class')}", empty, remedy)
     names = [
         f"{domain} has no {name}"
-        for domain, counts in count_images(listing).items()
-        for name, count in zip(listing.classes, counts, strict=True)
-        if not count
+        for domain, by_class in counts.items()
+        for name, count in zip(listing.classes, by_class, strict=True)
+        if not count and name not in empty
     ]
     if names:
         remedy = "rename the folder if it is spelled differently, add images, or use folder(partial=true)"
         yield Finding("uneven classes: some domains lack some classes", names, remedy)
+
+
+def few_images(listing: Listing) -> Iterable[Finding]:
+    """Find data with one class, and classes with one image in a domain."""
+    counts = count_images(listing)
+    present = [name for label, name in enumerate(listing.classes) if any(each[label] for each in counts.values())]
+    if len(present) == 1:
+        remedy = "add images of another class; if the folders are laid out otherwise, make them domain/class/image"
+        yield Finding("one class: training needs two or more", present, remedy)
+    single = [
+        f"{domain} has one {name}"
+        for domain, by_class in counts.items()
+        for name, count in zip(listing.classes, by_class, strict=True)
+        if count == 1
+    ]
+    if single:
+        remedy = "add images, or leave the class out with classes=[...]: one image cannot train and validate"
+        yield Finding(f"one image: {len(single)} times a domain has a single image of a class", single, remedy)
+
+
+def undecodable_names(listing: Listing) -> Iterable[Finding]:
+    """Find names of files and folders that are not UTF-8: they cannot be written into results."""
+    names = [name for records in listing.domains.values() for name in _names(records.pixels)]
+    odd = [printable(name) for name in names if printable(name) != name]
+    if odd:
+        remedy = "rename the files or folders, for example with convmv: training stops at such names"
+        yield Finding(f"not UTF-8: {_plural(len(odd))} with a name in another encoding", odd, remedy)
+
+
+def bare_images(root: Path, listed: Container[str] = ()) -> Iterable[Finding]:
+    """Find images directly in the top folder, which belong to no domain and no class."""
+    bare = sorted(path.name for path in root.iterdir() if is_image(path.name) and path.name not in listed)
+    if bare:
+        title = f"bare images: {_plural(len(bare))} directly in {root}, in no folder of a domain and a class"
+        yield Finding(title, bare, f"move them into folders domain/class/image, as in hospital_a/healthy/{bare[0]}")
+
+
+def _names(pixels: Files | np.ndarray) -> Sequence[str]:
+    return pixels.names if isinstance(pixels, Files) else ()
 
 
 def _equation(same: list[ImageRef]) -> str:
@@ -217,4 +260,5 @@ def _equation(same: list[ImageRef]) -> str:
 
 
 def _plural(count: int, what: str = "image") -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+    ending = "es" if what.endswith("s") else "s"
+    return f"{count} {what}{ending * (count != 1)}"

@@ -35,14 +35,21 @@ def list_folder(root: str, classes: tuple[str, ...] = (), partial: bool = False)
     if not top.is_dir():
         raise DataError(f"{root}: no such folder; give a folder laid out as domain/class/image")
     files = {domain.name: by_class(domain) for domain in subfolders(top)}
+    if not files:
+        bare = sum(is_image(path.name) for path in top.iterdir())
+        content = f"{bare} images directly in it, in no folder" if bare else "it has neither folders nor .npz files"
+        raise DataError(f"{root}: {content}; expected domain/class/image or domain.npz")
     wanted = classes or tuple(sorted({name for by_name in files.values() for name in by_name}))
+    empty = [name for name in wanted if not any(by_name.get(name) for by_name in files.values())]
     records = {}
     for domain, by_name in files.items():
         missing = [name for name in wanted if not by_name.get(name)]
         if len(missing) == len(wanted):
+            raise DataError(f"{top / domain}: {_no_images(top / domain)}")
+        if empty and not partial:
             raise DataError(
-                f"{top / domain}: no images; expected {domain}/class/image with the endings "
-                f"{', '.join(sorted(ENDINGS))}"
+                f"{root}: no domain has an image of class {', '.join(empty)}; add some, remove the empty folders, or "
+                f"name the classes to read with classes=[...]"
             )
         if missing and not partial:
             raise DataError(
@@ -53,6 +60,17 @@ def list_folder(root: str, classes: tuple[str, ...] = (), partial: bool = False)
         names = tuple(path.relative_to(top).as_posix() for path, _ in listed)
         records[domain] = Records(Files(top, names), np.array([label for _, label in listed], np.int64))
     return Listing(wanted, records, "custom folder of domain/class/image")
+
+
+def _no_images(domain: Path) -> str:
+    """Return why a folder is not a domain, and what is expected."""
+    bare = sum(is_image(path.name) for path in domain.iterdir())
+    if bare:
+        return (
+            f"{bare} image{'s' * (bare != 1)} directly in it, in no class folder; expected {domain.name}/class/image; "
+            f"if {domain.name} is a class, put it into the folder of its domain"
+        )
+    return f"no images; expected {domain.name}/class/image with the endings {', '.join(sorted(ENDINGS))}"
 
 
 def by_class(domain: Path) -> dict[str, list[Path]]:

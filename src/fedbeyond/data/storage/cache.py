@@ -26,6 +26,7 @@ from torch import Tensor
 from ..._progress import track
 from ...errors import DataError, StorageError
 from ...images import Domains, Notes, mapped
+from ..finding import printable
 from .decode import VERSION, decoded
 from .listing import Files, Listing, Records
 
@@ -129,6 +130,8 @@ def fingerprint(pixels: Files | np.ndarray) -> tuple[str, str]:
             hashed.update(Path(path).read_bytes())
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); restore the file or its permissions") from None
+    except UnicodeEncodeError:
+        raise DataError(f"{printable(path)}: the name is not UTF-8; rename the file or its folder") from None
     return hashed.hexdigest(), ""
 
 

@@ -1,5 +1,7 @@
 """Read images from arrays in files: the HDF5 files of PACS, or one .npz for each domain; pixels become bytes."""
 
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -27,11 +29,14 @@ def npz(root: str = "", size: Annotated[int, Field(gt=0)] = 32) -> Domains:
 
 
 def list_arrays(top: Path) -> Listing:
-    """Return the listing of a folder with one .npz for each domain; file names are the domain names."""
-    paths = sorted(top.glob("*.npz"))
+    """Return the listing of a folder with one .npz for each domain, or of one such file; names of files are domains."""
+    paths = [top] if top.is_file() else sorted(top.glob("*.npz"))
     if not paths:
         raise DataError(f"{top}: no .npz in it; expected a file domain.npz for each domain, with x and y")
     domains = {path.stem: npz_records(path) for path in paths}
+    for path, records in zip(paths, domains.values(), strict=True):
+        if records.labels.min(initial=0) < 0:
+            raise DataError(f"{path}: a label is {records.labels.min()}; expected labels from 0; fix the labels")
     named = [names for path in paths if (names := _classes(path))]
     if any(names != named[0] for names in named):
         raise DataError(
@@ -97,13 +102,15 @@ def _hdf5(path: Path) -> Part:
 def npz_records(path: Path) -> Records:
     """Read a .npz file with the parts train, val and test, or with one part without a name."""
     try:
-        with np.load(path) as file:  # raises for arrays of objects, which could run code
+        with open(path, "rb") as opened, np.load(opened) as file:  # raises for arrays of objects, which could run code
             content = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: cannot be read as .npz ({error}); write it again with numpy.savez") from None
+    except TypeError:  # numpy.load returned an array
+        raise DataError(f"{path}: a single array; expected images and labels; write both with numpy.savez") from None
     endings = [""] if "x" in content and "y" in content else ["_train", "_val", "_test"]
     parts = {
-        ending[1:]: (bytes_of(content[f"x{ending}"], path), content[f"y{ending}"].astype(np.int64).ravel())
+        ending[1:]: (bytes_of(content[f"x{ending}"], path), labels_of(content[f"y{ending}"], path))
         for ending in endings
         if f"x{ending}" in content and f"y{ending}" in content
     }
@@ -113,6 +120,17 @@ def npz_records(path: Path) -> Records:
             f"{path}: has {has}; expected x_train y_train x_test y_test, or x y; write these with numpy.savez"
         )
     return join_parts(parts, path)
+
+
+def labels_of(labels: np.ndarray, path: Path) -> np.ndarray:
+    """Convert labels to integers; raise if they are not whole numbers."""
+    flat = labels.ravel()
+    odd = flat[:1] if labels.dtype.kind not in "iubf" else flat[~(flat == np.round(flat))]  # NaN is not equal to itself
+    if len(odd):
+        raise DataError(
+            f"{path}: a label is {odd[0].item()!r}; expected numbers from 0, and their names in classes; fix the labels"
+        )
+    return labels.astype(np.int64).ravel()
 
 
 def _classes(path: Path) -> tuple[str, ...]:
