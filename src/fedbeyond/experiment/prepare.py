@@ -12,6 +12,7 @@ from ..engine.gate import Gate
 from ..engine.protocol import Engine
 from ..engine.simulator import Simulator
 from ..engine.workers import Workers
+from ..errors import DataError
 from ..evaluation.evaluators import Evaluator, evaluation_splits, local_evaluator
 from ..images import Split
 from ..method import Method
@@ -68,6 +69,8 @@ def prepare(config: Config, device: str = "cpu", workers: int = 1) -> Experiment
     ensure_target(sorted(domains(config.data)), config.target)  # fail on an unknown target before loading data
     with timer.section("data"):
         data = dataset(config.data)
+        if len(data.classes) < 2:
+            raise DataError(f"{config.data} has one class ({data.classes[0]}); a classifier needs at least two")
         parts = partition(config, data)
         splits, unseen = build_splits(data, parts)
     client_domains = {name: holding.domain for name, holding in parts.clients.items()}
