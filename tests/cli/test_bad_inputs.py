@@ -140,6 +140,7 @@ FOLDERS = {
     "text": "a/x/0.png: cannot be read as an image",
     "cut-jpeg": "a/x/9.jpg: cannot be read as an image (truncated); remove or replace it",
     "bomb": "exceeds limit",
+    "deep": "a/x/9.png: cannot be read as an image (more than 8 bits a pixel",
     "dead-link": "a/x/dead.png: cannot be read (No such file or directory)",
     "good, classes=[x, q]": "no domain has an image of class q",
 }
@@ -250,6 +251,16 @@ def test_a_mistake_ends_with_one_line_and_nothing_is_lost(command, phrase, root,
     assert message.count("error: ") + message.count("Error ─") == 1 and "Traceback" not in printed.err + printed.out
     assert fingerprint(root) == before
     assert not list((tmp_path / "runs").rglob("results.jsonl"))
+
+
+def test_odd_images_are_read(root, tmp_path, capsys, monkeypatch):
+    """CMYK, animated, transparent, large and oblong images, and names of all sorts."""
+    words = [word.replace("{root}", str(root)) for word in shlex.split(FOLDER % "odd")]
+    monkeypatch.setattr(sys, "argv", ["fedbeyond", *words, "--out", str(tmp_path / "runs")])
+    monkeypatch.setenv("FEDBEYOND_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    assert not end.value.code and "a unseen" in capsys.readouterr().out
 
 
 def test_there_are_more_than_a_hundred_and_twenty_of_them():

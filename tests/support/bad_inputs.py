@@ -39,7 +39,9 @@ def write_all(root: Path) -> None:
     write_others(root)
 
 
-def image(path: Path, value: int = 100, size: tuple[int, int] = (8, 8), mode: str = "RGB", **options: object) -> None:
+def image(
+    path: Path, value: int | tuple[int, ...] = 100, size: tuple[int, int] = (8, 8), mode: str = "RGB", **options: object
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, (value, 50, 20) if mode == "RGB" else value).save(path, **options)
 
@@ -59,6 +61,14 @@ def write_folders(root: Path) -> None:
     cut = folder(root / "cut-jpeg") / "a" / "x" / "9.jpg"
     image(cut, size=(64, 64))
     cut.write_bytes(cut.read_bytes()[:300])
+    image(folder(root / "deep") / "a" / "x" / "9.png", 40_000, mode="I;16")
+    odd = folder(root / "odd") / "a" / "x"
+    image(odd / "print.jpg", (10, 20, 30, 40), mode="CMYK")
+    image(odd / "moving.gif", 3, mode="P", save_all=True, append_images=[Image.new("P", (8, 8), 9)])
+    image(odd / "it's [a] näme, 日本, 50%.PNG")
+    image(odd / ("long" * 60 + ".png"))
+    image(odd / "large.png", size=(3000, 20))
+    image(odd / "glass.png", (1, 2, 3, 4), mode="RGBA")
     folder(root / "one-domain", "a")
     folder(root / "one-class", classes="x")
     (root / "nothing").mkdir()
