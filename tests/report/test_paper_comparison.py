@@ -142,7 +142,8 @@ def test_it_comes_as_markdown_latex_and_csv():
     assert r"P, P\textasciicircum{}G, as printed & 44.55" in latex and r"mnist\_m" in latex
     found = list(csv.DictReader(io.StringIO(paper_comparison.as_csv(both))))
     assert [entry["source"] for entry in found] == ["ours"] * 8 + ["fedgca/table3_digits"] * 20
-    assert found[0]["value"] == "50.0000" and found[0]["seed"] == "0" and found[0]["metric"] == "accuracy"
+    assert found[0]["value"] == "50.0000" and found[0]["round"] == "1"  # as everywhere that people read
+    assert found[0]["seed"] == "0" and found[0]["metric"] == "accuracy"
     assert found[-1]["row"] == "P, P^G, M, M^G" and found[-1]["method"] == "fedgca:paper"
     assert found[-1]["value"] == "85.74"
 

@@ -69,7 +69,7 @@ def test_tables_come_as_markdown_latex_and_csv():
     assert r"fedavg & $70.0 \pm 14.1$" in latex and latex.count(r"\\") == 3 and r"(\%)" in latex
     csv = table.csv(found).splitlines()
     assert csv[0] == "method,target,seed,round,accuracy" and len(csv) == 7
-    assert '"fedavg","a",0,1,60.0000' in csv and '"fedavg","a",1,1,80.0000' in csv
+    assert '"fedavg","a",0,2,60.0000' in csv and '"fedavg","a",1,2,80.0000' in csv
 
 
 def test_the_page_needs_nothing_but_itself_and_escapes_names():
@@ -90,7 +90,7 @@ def test_one_run_under_two_settings_is_refused_and_two_runs_under_two_are_marked
 
 
 def test_two_results_for_one_round_are_refused():
-    with pytest.raises(ConfigError, match="two different results for round 0"):
+    with pytest.raises(ConfigError, match="two different results for round 1"):
         table.tabulate([*LINES, line("fedavg", "a", 0, 0, 0.3, 0.3)])
     assert table.tabulate([*LINES, *LINES]) == table.tabulate(LINES)
 
@@ -121,7 +121,7 @@ def test_a_domain_that_was_unseen_in_two_ways_is_told():
     found = table.tabulate([both])
     assert found.targets == ("a", "b") and found.scores("fedavg", "b") == [30]
     assert found.average("fedavg") == pytest.approx([40]) and table.unseen(both) == pytest.approx(0.4)
-    assert "a,0,0,50.0000" in table.csv(found).replace('"', "") and "b unseen" in page([both], found)
+    assert "a,0,1,50.0000" in table.csv(found).replace('"', "") and "b unseen" in page([both], found)
     with pytest.raises(ConfigError, match="a was unseen in two runs"):
         table.tabulate([both, pair])
 
@@ -206,7 +206,7 @@ def test_auc_of_an_unseen_domain_with_one_class_is_a_dash_and_is_left_out_of_ave
     found = table.tabulate(lines, metric="auc")
     assert table.rows(found)[1] == ["fedavg", "80.0", "60.0", "-", "70.0"] and found.average("moon") == [70]
     assert "; no AUC where samples have one class (c): left out of averages" in found.caption
-    assert '"fedavg","c",0,0,\n' in table.csv(found) and table.best_first(found) == ["fedavg", "moon"]
+    assert '"fedavg","c",0,1,\n' in table.csv(found) and table.best_first(found) == ["fedavg", "moon"]
     (difference,) = statistics.differences(found, "fedavg")
     assert difference.pairs == 2 and statistics.ranks(found) == {"fedavg": 1.5, "moon": 1.5}
     assert "no AUC where samples have one class (c)" in page(lines, found)

@@ -125,7 +125,7 @@ def as_csv(comparison: PaperComparison) -> str:
     cells = [["source", "row", "method", "target", "seed", "round", "metric", "value", "std"]]
     for (method, target, seed), line in ours.picked.items():
         value = f"{ours.score(method, target, seed):.4f}" if target in ours.scored_targets else ""
-        cells.append(["ours", "", method, target, str(seed), str(line["round"]), ours.metric, value, ""])
+        cells.append(["ours", "", method, target, str(seed), str(line["round"] + 1), ours.metric, value, ""])
     for e in comparison.theirs:
         cells.append([source, e.row, e.method, e.target, "", "", e.metric, e.value, e.std])
     return layout.as_csv(cells)

@@ -141,7 +141,7 @@ def group_runs(lines: Iterable[Line]) -> dict[RunKey, list[Line]]:
             )
         if groups[key].setdefault(line["round"], line) != line:
             raise ConfigError(
-                f"{key[0]}, {key[1]} unseen, seed {key[2]}: two different results for round {line['round']}; "
+                f"{key[0]}, {key[1]} unseen, seed {key[2]}: two different results for round {line['round'] + 1}; "
                 "report their folders one by one"
             )
     return {key: [rounds[number] for number in sorted(rounds)] for key, rounds in groups.items()}
@@ -244,10 +244,10 @@ def text(table: Table) -> str:
 
 
 def csv(table: Table) -> str:
-    """Format every number behind the table as CSV, with the round it was picked from."""
+    """Format every number behind the table as CSV, with the round it was picked from, counted from 1."""
     lines = [f"method,target,seed,round,{table.metric}"]
     for (method, target, seed), line in table.picked.items():
         quoted = ",".join('"' + text.replace('"', '""') + '"' for text in (method, target))
         value = f"{table.score(method, target, seed):.4f}" if target in table.scored_targets else ""
-        lines.append(f"{quoted},{seed},{line['round']},{value}")
+        lines.append(f"{quoted},{seed},{line['round'] + 1},{value}")
     return "\n".join(lines) + "\n"
