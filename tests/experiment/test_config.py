@@ -8,6 +8,7 @@ import pytest
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import registry
 from fedbeyond.experiment.config import Bench, Config, cells, ensure_used, load
+from fedbeyond.spec import parse
 
 
 def config(tmp_path: Path, text: str, *settings: str) -> Config:
@@ -138,7 +139,7 @@ def test_presets_are_starting_points_for_options(tmp_path):
     )
     registry.load_plugins([str(plugin)])
     try:
-        assert registry.build("probe:official(budget=2)") == (0.01, 2, True)
+        assert registry.make("methods", parse("probe:official(budget=2)")[0]) == (0.01, 2, True)
     finally:
         del registry.REGISTRY["methods"]["probe"]
 

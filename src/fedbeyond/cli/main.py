@@ -1,6 +1,7 @@
 """The command line: parse, call, print; no logic. Heavy modules are imported inside the commands that need them."""
 
-import os
+import errno
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from .. import _plugins
 from ..errors import FedbeyondError
 from ..experiment.figure_kinds import KINDS
 from . import federation
@@ -34,16 +36,26 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except FedbeyondError as error:
-        if os.environ.get("FEDBEYOND_TRACEBACK"):
+        if _plugins.traceback_wanted():
             raise
         sys.exit(_print_error(str(error)))
     except PermissionError as error:
         sys.exit(_print_error(f"{error.filename}: no permission; give the user that runs fedbeyond access to it"))
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            sys.exit(
+                _print_error(f"{str(error.filename)[:60]}...: a name in this path is too long; choose a shorter one")
+            )
+        if _plugins.traceback_wanted() or not _plugins.place(error):
+            raise
+        sys.exit(_print_error(_plugins.describe(error)))
 
 
 def _print_error(message: str) -> int:
+    if re.search(r"\.py, line \d+: ", message):  # an exception in a plugin
+        message += f" ({_plugins.VARIABLE}=1 in the environment shows the whole traceback)"
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     return 2
 

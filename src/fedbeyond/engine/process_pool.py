@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .. import tree
+from .. import _plugins, tree
 from ..errors import ConfigError, FederationError
 from ..tree import Tree
 
@@ -117,7 +117,8 @@ class ProcessPool:
                 notes, result = act(task["notes"], self.common.read(task["common"]), down.read(task["own"]))
                 answer = {"notes": notes, "places": up.write(result)}
             except Exception as error:
-                answer = {"error": f"{type(error).__name__}: {error}"}
+                _plugins.print_traceback_if_wanted()  # only text reaches the parent
+                answer = {"error": _plugins.describe(error)}
             try:
                 pipe.send_bytes(json.dumps(answer).encode())
             except OSError:

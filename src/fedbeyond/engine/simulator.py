@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from .. import _plugins
 from ..client import Client, answer, enrol, private_bytes, without_rollback
 from ..server import Envelope, Failure, Reply, Request
 from ..site import Site
@@ -81,5 +82,5 @@ class Simulator:
             with self.flops.count(site, request.kind):
                 reply, states[name] = answer(self.client, site, states[name], request, envelope)
         except Exception as error:  # a site that raises gives no reply, as over a network
-            return Failure(name, f"{type(error).__name__}: {error}", error)
+            return Failure(name, _plugins.describe(error), error)
         return reply

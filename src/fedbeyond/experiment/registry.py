@@ -9,7 +9,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, nearest
+from .. import _plugins
+from ..errors import ConfigError, FedbeyondError, nearest
+from ..method import Method
 from ..spec import Part, format_spec, format_value, parse
 
 Factory = Callable[..., Any]
@@ -85,10 +87,26 @@ def find(group: str, name: str) -> Factory:
     if factory is None:
         raise ConfigError(f"{group[:-1]} {name!r} is not known; {nearest(name, known(group))} (fedbeyond list {group})")
     if isinstance(factory, str):
-        module, _, attribute = factory.partition(":")
-        factory = getattr(import_module(module), attribute)
-    assert callable(factory)
+        factory = _imported(group, name, factory)
+    if not callable(factory):
+        raise ConfigError(f"{group[:-1]} {name!r} is {factory!r}, which cannot be called; register a function")
     return factory
+
+
+def _imported(group: str, name: str, place: str) -> Any:
+    """Import "module:function"; `ConfigError` if an installed package cannot be imported."""
+    module, _, attribute = place.partition(":")
+    if module.startswith("fedbeyond."):
+        return getattr(import_module(module), attribute)
+    _plugins.PLUGINS.add(module)
+    try:
+        return getattr(import_module(module), attribute)
+    except FedbeyondError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{group[:-1]} {name!r} of the installed package {module} cannot be loaded: {_plugins.describe(error)}"
+        ) from error
 
 
 def presets(factory: Factory) -> dict[str, dict[str, Any]]:
@@ -100,6 +118,15 @@ def options(factory: Factory) -> dict[str, inspect.Parameter]:
     """Return the options of a factory: its parameters with a default, except those that the run provides."""
     parameters = inspect.signature(factory).parameters
     return {n: p for n, p in parameters.items() if p.default is not p.empty and n != "optimizer"}
+
+
+def with_defaults(group: str, part: Part) -> Part:
+    """Return a part with all its options, those of its preset and defaults included, sorted by name."""
+    factory = find(group, part.name)
+    preset = presets(factory).get(part.preset)
+    defaults = {name: parameter.default for name, parameter in options(factory).items()}
+    every = {**defaults, **(preset or {}), **part.options}
+    return Part(part.name, "default" if preset is not None else part.preset, dict(sorted(every.items())))
 
 
 def make(group: str, part: Part, *given: Any, **provided: Any) -> Any:
@@ -128,7 +155,8 @@ def make(group: str, part: Part, *given: Any, **provided: Any) -> Any:
         key = ".".join(str(step) for step in first["loc"])
         raise ConfigError(f"{part.name}: {key}={first['input']!r} is not valid: {first['msg']}") from None
     except ValueError as error:
-        raise ConfigError(f"{part}: {error}") from None
+        line = _plugins.place(error)
+        raise ConfigError(f"{part}: {_plugins.describe(error) if line else error}") from (error if line else None)
 
 
 @cache
@@ -157,11 +185,11 @@ def build(text: str, **provided: Any) -> Any:
     first, *others = parse(text)
     if first.name in known("wrappers"):
         raise ConfigError(f"{first.name!r} is a wrapper and needs a method before it; write fedavg+{first.name}")
-    method, private = make("methods", first, **provided), None
+    method, private = _method("methods", first, **provided), None
     for part in others:
         if part.name in known("methods"):
             raise ConfigError(f"{text!r}: {part.name!r} is a method, not a wrapper; give one method, then wrappers")
-        method = make("wrappers", part, method)
+        method = _method("wrappers", part, method)
         private = private or (part if method.privacy else None)
         if private and not method.keeps_privacy:  # something would leave the site without noise
             wrappers = (wrapper for wrapper in others if wrapper is not private)
@@ -169,6 +197,20 @@ def build(text: str, **provided: Any) -> Any:
                 f"{text!r}: {part.name} changes what leaves a site after {private.name} added noise to it; put "
                 f"{private.name} last, as in {format_spec((first, *wrappers, private))}"
             )
+    return method
+
+
+def _method(group: str, part: Part, *given: Any, **provided: Any) -> Method:
+    """Make a method or wrap one; `ConfigError` if the factory returns something else."""
+    method = make(group, part, *given, **provided)
+    if not isinstance(method, Method):
+        code = getattr(find(group, part.name), "__code__", None)
+        file = f" in {Path(code.co_filename).name}" if code else ""
+        what = "None" if method is None else f"a {type(method).__name__}"
+        raise ConfigError(
+            f"{group[:-1]} {part.name!r}{file} returned {what}, not a Method; end its function with "
+            f"{'return Method(...)' if group == 'methods' else 'return replace(method, ...)'}"
+        )
     return method
 
 
@@ -180,10 +222,11 @@ def load_plugins(plugins: Iterable[str]) -> None:
             raise ConfigError(f"plugin {plugin} is not a file; give a path to a .py file or the name of a module")
         if plugin in LOADED:
             continue
+        _plugins.PLUGINS.add(plugin)
         try:
             runpy.run_path(plugin) if is_file else import_module(plugin)
-        except ConfigError:
+        except FedbeyondError:
             raise
         except Exception as error:
-            raise ConfigError(f"plugin {plugin} cannot be loaded: {type(error).__name__}: {error}") from error
+            raise ConfigError(f"plugin {plugin} cannot be loaded: {_plugins.describe(error)}") from error
         LOADED.add(plugin)

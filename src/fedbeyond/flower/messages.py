@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .. import tree
+from .. import _plugins, tree
 from ..experiment.checkpoint import pack, unpack
 from ..tree import Tree
 
@@ -53,4 +53,4 @@ def parse_message(text: str, content: bytes) -> Message:
 
 def failure_message(error: Exception, **notes: str) -> Message:
     """Return the reply of a site that cannot answer a message."""
-    return Message(FAILURE, {"reason": f"{type(error).__name__}: {error}"} | notes)
+    return Message(FAILURE, {"reason": _plugins.describe(error)} | notes)

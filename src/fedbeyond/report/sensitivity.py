@@ -66,11 +66,7 @@ def with_defaults(spelled: str) -> Part:
     group = next((group for group in ("methods", "wrappers") if part.name in registry.known(group)), None)
     if group is None:
         return part._replace(options=dict(sorted(part.options.items())))
-    factory = registry.find(group, part.name)
-    preset = registry.presets(factory).get(part.preset)
-    defaults = {name: parameter.default for name, parameter in registry.options(factory).items()}
-    options = {**defaults, **(preset or {}), **part.options}
-    return Part(part.name, "default" if preset is not None else part.preset, dict(sorted(options.items())))
+    return registry.with_defaults(group, part)
 
 
 def order(value: Any) -> tuple[int, float, str]:
