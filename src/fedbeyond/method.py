@@ -78,6 +78,7 @@ class Method:
     weighting: Weighting | None = by_size  # None: the server computes its own weights
     sends: Sends = field(default_factory=lambda: {"train": {"model": parameters("model")}})
     keeps: Set[str] = frozenset()  # names of the entries of a site's private state
+    uses_total: Set[str] = frozenset()  # what depends on the total number of rounds, as in "ga(decay=true)"
     networks: Callable[[Task], Networks] = classifier
     shared: tuple[str, ...] = ("model",)  # networks that the server holds
     augment: Augment = plain

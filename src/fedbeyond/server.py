@@ -90,12 +90,17 @@ class Round:
     """The current round, its clients, and the run it belongs to."""
 
     number: int  # from 0
-    total: int
+    total: int  # a method whose results depend on it declares `uses_total`
     clients: tuple[str, ...]  # clients of this round
     enrolled: tuple[str, ...]  # all clients of the run
     seed: int = 0  # seed of the run, for servers that draw random numbers
     run: str = ""  # identifies the run: a site may keep states of several runs
     store: ModelStore = field(default_factory=ModelStore)  # large trees that are not part of the server state
+
+    @property
+    def is_middle(self) -> bool:
+        """Whether half of the rounds are done, for messages; results must not depend on it without `uses_total`."""
+        return bool(self.number == vars(self)["total"] // 2)  # not self.total, which the law `declared` observes
 
 
 class Envelope(NamedTuple):

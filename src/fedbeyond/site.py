@@ -53,7 +53,8 @@ class Site:
     ) -> None:
         self.name, self.data, self.nets, self.seed, self.device = name, data, nets, seed, device
         self.augment, self.sampler, self.batch_size, self.epochs = augment, sampler, batch_size, epochs
-        self.rounds, self.schedule, self.lr_factor = rounds, schedule, 1.0
+        self.rounds = rounds  # of the run; a method whose results depend on it declares `uses_total`
+        self.schedule, self.lr_factor = schedule, 1.0
         self.mixed_precision = mixed_precision  # handlers compute products in bfloat16
         self.origin = origin  # domain of each training image, if data of several domains are pooled
         self.secret = secret  # makes the noise of dp unpredictable for others; empty in a simulation

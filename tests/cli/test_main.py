@@ -20,20 +20,6 @@ SMALL = [
 ]  # fmt: skip
 
 
-def fedbeyond(*words, capsys, monkeypatch):
-    """Run a command in this process; its exit code, output and errors."""
-    monkeypatch.setattr(sys, "argv", ["fedbeyond", *map(str, words)])
-    with pytest.raises(SystemExit) as end:
-        main.main()
-    told = capsys.readouterr()
-    return end.value.code or 0, told.out, told.err
-
-
-@pytest.fixture
-def call(capsys, monkeypatch):
-    return lambda *words: fedbeyond(*words, capsys=capsys, monkeypatch=monkeypatch)
-
-
 def test_help_answers_in_half_a_second_without_torch():
     code = "import sys; import fedbeyond.cli.main; sys.exit('torch' in sys.modules or 'pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -64,7 +50,9 @@ def test_one_run_ends_with_its_numbers_under_every_rule(call, tmp_path):
     assert all(rule in out for rule in ("source-validation", "last", "oracle"))
     assert "round 2/2" in err and "left" in err
     again = call("run", "-m", "fedavg", "-t", "photo", *SMALL, "--out", tmp_path)
-    assert (again[0], again[1]) == (0, out)
+    assert (again[0], again[2]) == (0, "") and "2 rounds done; nothing to do\n" in again[1]
+    *same, see = again[1].replace("; nothing to do", "").splitlines()
+    assert same == out.splitlines() and see.startswith(f"to see them: fedbeyond report {tmp_path}; for more rounds: ")
 
 
 def test_a_bench_compares_skips_what_is_done_and_writes_its_page(call, tmp_path):
@@ -73,7 +61,8 @@ def test_a_bench_compares_skips_what_is_done_and_writes_its_page(call, tmp_path)
     assert code == 0 and "4 runs: 0 done, 4 to go" in out and "4/4 fedavg+ga, sketch unseen" in err
     assert "fedavg+ga" in out.split("average")[1] and (tmp_path / "report.html").exists()
     code, out, _ = call("bench", *SMALL, *grid, *ALONE, "--out", tmp_path)
-    assert code == 0 and "4 runs: 4 done, 0 to go" in out
+    assert code == 0 and "4 runs: 4 done, nothing to do" in out and f"again: fedbeyond report {tmp_path}\n" in out
+    assert "to watch" not in out and "fedavg+ga" in out.split("average")[1]  # the table is printed again
     code, out, _ = call("report", tmp_path, "--format", "markdown", "--select", "last")
     assert code == 0 and out.startswith("| method | photo | sketch | average |") and "last round" in out
     code, _, err = call("report", tmp_path, "--select", "luck")

@@ -113,7 +113,7 @@ def test_a_grid_on_ray_ends_with_the_bytes_of_one_without_and_a_method_that_brea
 def test_a_run_that_another_process_plays_is_left_to_it(ray, config, tmp_path):
     with run_folder.locked(run_folder.path(tmp_path, config), config):
         assert on_ray(config, tmp_path) == {}
-    assert not run_folder.is_finished(run_folder.path(tmp_path, config))
+    assert not run_folder.is_finished(run_folder.path(tmp_path, config), config)
 
 
 @needs_ray

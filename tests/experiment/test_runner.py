@@ -47,7 +47,7 @@ def want(config, tmp_path) -> dict[str, bytes]:
 
 def test_a_run_leaves_its_lines_its_model_and_its_times(config, tmp_path):
     lines = finish(config, tmp_path)
-    assert [line["round"] for line in lines] == [0, 1, 2] and run_folder.is_finished(tmp_path)
+    assert [line["round"] for line in lines] == [0, 1, 2] and run_folder.is_finished(tmp_path, config)
     assert lines == list(results.read(tmp_path / "results.jsonl"))
     assert set(lines[0]["scores"]) == {"photo", "painting", "cartoon", "sketch"}
     assert set(lines[0]["scores"]["sketch"]) == {"test"} and set(lines[0]["scores"]["photo"]) == {"val", "images"}
@@ -144,8 +144,8 @@ def test_killed_at_any_instant_a_real_process_ends_with_the_same_bytes(config, t
 
 
 def test_a_folder_that_holds_another_run_is_not_touched(config, tmp_path, want):
-    other = replace(config, train=Train(rounds=5, batch_size=8))
-    with pytest.raises(ConfigError, match=r"holds another run: train\.rounds is 3 there, 5 here; choose another --out"):
+    other = replace(config, train=Train(rounds=3, batch_size=9))
+    with pytest.raises(ConfigError, match=r"another run: train\.batch_size is 8 there, 9 here; choose another --out"):
         finish(other, tmp_path / "whole")
     with pytest.raises(ConfigError, match="holds another run"):  # nor taken for this one because it is done
         run_folder.ensure_same_run(tmp_path / "whole", other)
@@ -280,7 +280,7 @@ def test_a_missing_line_is_noticed(config, tmp_path):
     finish(config, tmp_path)
     path = tmp_path / "results.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[::2]))
-    assert not run_folder.is_finished(tmp_path)
+    assert not run_folder.is_finished(tmp_path, config)
     with pytest.raises(StorageError, match="lacks rounds that were run"):
         finish(config, tmp_path)
 
@@ -352,7 +352,7 @@ def test_rounds_between_are_not_judged_and_the_others_say_the_same(config, tmp_p
         assert kept == {key: value for key, value in other.items() if key != "setting"}
     best = select_round(some)
     assert checkpoint.load(tmp_path / "some" / "best.safetensors")[1] == {"round": best["round"]}
-    assert run_folder.is_finished(tmp_path / "some")
+    assert run_folder.is_finished(tmp_path / "some", some_config)
     assert results.load([tmp_path / "some"]) == some
     assert [bench.format_round(line) for line in some][::4] == ["round 1/5", bench.format_round(every[4])]
 

@@ -64,6 +64,16 @@ def test_a_look_at_200_runs_reads_only_what_was_added(tmp_path, monkeypatch):
     assert look.state()["rounds"]["done"] == 3801 and len(read) == 2
 
 
+def test_a_finished_run_that_a_bench_continues_with_more_rounds_is_pending(tmp_path):
+    folder = begin(tmp_path, "ends", rounds=2)
+    for number in range(2):
+        play(folder, number, rounds=2)
+    (folder / "done").touch()
+    plan(tmp_path, ("ends", "sketch", 0))  # of four rounds
+    (run,) = Watcher(tmp_path).state()["runs"]
+    assert (run["state"], run["rounds_done"], run["rounds"]) == ("pending", 2, 4)
+
+
 def test_states_are_told_apart(tmp_path):
     names = ("waits", "plays", "fails", "ends", "halts")
     plan(tmp_path, *((name, "sketch", 0) for name in names))

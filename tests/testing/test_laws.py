@@ -335,6 +335,27 @@ def declares_more_than_it_keeps():
     return replace(scaffold(), keeps=scaffold().keeps | {"momentum"})
 
 
+def reads_the_number_of_rounds():
+    """Near the end, later than a law looks."""
+
+    def round(state, now):
+        replies = yield Request("train", state, now.clients)
+        return state if now.number > 0.9 * now.total else {"model": mean(replies, "model")}
+
+    return replace(fedavg(), server=Server(lambda nets: nets, round))
+
+
+def reads_the_number_of_rounds_at_a_site():
+    def term(local, batch):
+        return F.cross_entropy(local.net(batch.x), batch.y) / local.site.rounds
+
+    return replace(fedavg(), client=training(term))
+
+
+def declares_a_total_that_it_does_not_read():
+    return replace(fedavg(), uses_total={"fedavg(decay=true)"})
+
+
 def writes_into_what_it_received():
     """Trains on the very tensors that the server will average later."""
 
@@ -462,6 +483,9 @@ BROKEN = [
     (declared, keeps_more_than_it_says_between_two_requests, "declare .*mean_image"),
     (declared, begins_with_more_than_it_says, "declare .*seed"),
     (declared, declares_more_than_it_keeps, r"had \['control'\], .*\['control', 'momentum'\]: remove \['momentum'\]"),
+    (declared, reads_the_number_of_rounds, r"reads Round\.total, so that .* declare .*Method\(uses_total="),
+    (declared, reads_the_number_of_rounds_at_a_site, r"reads Site\.rounds, so that"),
+    (declared, declares_a_total_that_it_does_not_read, r"\['fedavg\(decay=true\)'\], but .* it reads neither"),
     (fault_tolerant, trusts_that_its_reply_arrived, r"\(stalls\) in round 1"),
     (reestimable, drawing_when_evaluated, "a second re-estimation gives different statistics"),
     (alive, term_without_gradient, "that of plain averaging"),

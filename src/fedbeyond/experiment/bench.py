@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .. import _plugins
 from .._io import storage_errors, write
 from .._progress import Meter
 from ..engine import allocator
@@ -23,7 +24,7 @@ from ..evaluation.selection import Line, class_counts, selection_score
 from . import event_files, results, run_folder, runner
 from .build import dataset
 from .config import Config
-from .grid import grid
+from .grid import describe_repeated, grid
 from .prepare import Experiment, prepare
 from .results import FAILURE, PLAN
 
@@ -48,9 +49,8 @@ def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: b
         event_files.ensure_installed()
     folder = run_folder.path(out, config)
     run_folder.ensure_same_run(folder, config)
-    lines: list[Line] = []
-    if run_folder.is_finished(folder):
-        lines = run_folder.lines(folder)
+    lines = run_folder.finished_lines(folder, config)
+    if nothing_to_do := bool(lines):
         if tensorboard:
             event_files.rewrite(folder)
     else:
@@ -59,7 +59,8 @@ def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: b
             print(about, file=sys.stderr, flush=True)
         with Meter(config.train.rounds) as meter:
             run_with_progress(setup, folder, meter, lines, tensorboard=tensorboard)
-    print(f"{config.method}, {config.target} unseen, seed {config.seed}: {config.train.rounds} rounds done")
+    done = f"{config.train.rounds} rounds done" + ("; nothing to do" if nothing_to_do else "")
+    print(f"{config.method}, {config.target} unseen, seed {config.seed}: {done}")
     for rule in (config.train.select, "last", "oracle"):
         line = RULES[rule](lines)
         print(
@@ -73,6 +74,8 @@ def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: b
     for warning in cautions.wrap_warnings(cautions.run_warnings(selected)):
         print(warning)
     print(f"results: {folder / results.RESULTS}\nmodel:   {folder / run_folder.BEST}")
+    if nothing_to_do:
+        print(f"to see them: fedbeyond report {shlex.quote(str(out))}; for more rounds: --set train.rounds=...")
 
 
 def majority(line: Line) -> tuple[float, float] | None:
@@ -112,13 +115,21 @@ def run_all(
     for cell in cells:
         folder = run_folder.path(out, cell)
         run_folder.ensure_same_run(folder, cell)
-        if not run_folder.is_finished(folder):
+        if not run_folder.is_finished(folder, cell):
             todo.append((cell, folder))
         elif tensorboard:
             event_files.rewrite(folder)
     jobs, workers = plan_processes(len(todo), device, threads, jobs, workers)
     write_plan(cells, out, jobs)
-    print(f"{total} runs: {total - len(todo)} done, {len(todo)} to go; kept in {out}", flush=True)
+    for remark in describe_repeated(config):
+        print(remark, flush=True)
+    if not todo:
+        print(f"{total} run{'s' if total > 1 else ''}: {total} done, nothing to do; kept in {out}", flush=True)
+        print(f"to see them again: fedbeyond report {shlex.quote(str(out))}", flush=True)
+        return Outcome(total, {}, configure_torch("auto" if on else device, threads, workers))
+    print(
+        f"{total} run{'s' if total > 1 else ''}: {total - len(todo)} done, {len(todo)} to go; kept in {out}", flush=True
+    )
     if jobs > 1 or workers > 1:
         sites = f"the sites of each in {workers} processes" if workers > 1 else "each in a process of its own"
         print(f"{jobs} run{'s' if jobs > 1 else ''} at a time, {sites}", flush=True)
@@ -130,7 +141,7 @@ def run_all(
         device = configure_torch(device, threads, workers)
         with helpers(min(jobs, len(todo)) - 1, workers):
             failures = work(todo, device, tensorboard, workers)
-        remaining = [run for run in todo if run[1] not in failures and not run_folder.is_finished(run[1])]
+        remaining = [run for run in todo if run[1] not in failures and not run_folder.is_finished(run[1], run[0])]
         failures |= work(remaining, device, tensorboard, workers)  # runs that failed in a helper, or whose helper died
     return Outcome(total, failures, device)
 
@@ -197,16 +208,19 @@ def work(todo: list[tuple[Config, Path]], device: str, tensorboard: bool = False
             lines: list[Line] = []
             try:
                 run_folder.ensure_same_run(folder, cell)
-                if run_folder.is_finished(folder):
+                if run_folder.is_finished(folder, cell):
                     meter.advance(cell.train.rounds)
                 else:
                     setup = prepare(cell, device, workers)
                     run_with_progress(setup, folder, meter, lines, f"{number}/{len(todo)} ", tensorboard)
             except BusyError:
                 meter.advance(cell.train.rounds)
-            except FederationError as error:  # one method that fails does not stop the others
+            except Exception as error:  # one method that fails does not stop the others
+                if not isinstance(error, FederationError) and not _plugins.place(error):
+                    raise
+                _plugins.print_traceback_if_wanted()
                 meter.skip(cell.train.rounds - len(lines))
-                failures[folder] = f"{cell.method}, {cell.target} unseen, seed {cell.seed}: {error}"
+                failures[folder] = f"{cell.method}, {cell.target} unseen, seed {cell.seed}: {reason_of(error)}"
     return failures
 
 
@@ -247,10 +261,14 @@ def record_failure(folder: Path) -> Iterator[None]:
     except BusyError:
         raise
     except Exception as error:
-        reason = str(error) if isinstance(error, FedbeyondError) else f"{type(error).__name__}: {error}"
         with suppress(StorageError):  # a full disk must not hide the error
-            write(folder / FAILURE, json.dumps({"error": reason}).encode())
+            write(folder / FAILURE, json.dumps({"error": reason_of(error)}).encode())
         raise
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a run failed, in one line."""
+    return str(error) if isinstance(error, FedbeyondError) else _plugins.describe(error)
 
 
 def format_round(line: Line) -> str:

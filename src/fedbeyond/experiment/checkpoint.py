@@ -68,6 +68,15 @@ def unpack(content: bytes) -> Tree:
         raise ValueError(f"not a tree in safetensors format ({error})") from None
 
 
+def read_notes(path: Path) -> dict[str, Any]:
+    """Read the notes of a file without its tree."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(json.loads((file.metadata() or {}).get("notes", "{}")))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read ({error}); delete it to start again") from None
+
+
 def load(path: Path, remedy: str = "delete it to start again") -> tuple[Tree, dict[str, Any]]:
     """Read a tree and its notes; `remedy` ends the error message and says what to do."""
     try:

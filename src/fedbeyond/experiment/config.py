@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from .. import spec
@@ -47,6 +47,19 @@ def _share(value: object) -> object:
 
 def _share_or_none(value: object) -> object:
     return 0.0 if value == 0 else _share(value)
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Drop values that are given again."""
+    return tuple(dict.fromkeys(values))
+
+
+def _distinct_targets(targets: tuple[str, ...]) -> tuple[str, ...]:
+    """Drop targets that are given again; the order of the domains in a target does not matter."""
+    first: dict[frozenset[str], str] = {}
+    for target in targets:
+        first.setdefault(frozenset(target.split("+")), target)
+    return tuple(first.values())
 
 
 def _figure(value: object) -> object:
@@ -118,9 +131,10 @@ class Train:
 class Bench:
     """A grid of runs; what is not given is taken from the single run."""
 
-    methods: Annotated[tuple[Spec, ...], Listed] = ()
-    targets: Annotated[tuple[Target, ...], Listed] = ()  # empty, and no single target: every domain in turn
-    seeds: Annotated[tuple[int, ...], Listed] = ()
+    methods: Annotated[tuple[Spec, ...], Listed, AfterValidator(_distinct)] = ()
+    # no targets, and no single target: every domain in turn
+    targets: Annotated[tuple[Target, ...], Listed, AfterValidator(_distinct_targets)] = ()
+    seeds: Annotated[tuple[int, ...], Listed, AfterValidator(_distinct)] = ()
     figures: Annotated[tuple[FigureKind, ...], Listed] = ()  # drawn for the page after the runs
 
 

@@ -22,7 +22,7 @@ from ..spec import parse, unseen_domains
 from ..wrappers.privacy import describe_guarantee
 from . import build, registry
 from .config import Config, Train
-from .grid import ensure_methods, grid
+from .grid import describe_repeated, ensure_methods, grid
 
 
 def plan(config: Config) -> str:
@@ -31,7 +31,7 @@ def plan(config: Config) -> str:
     data, missing = dataset_or_outline(config.data)
     runs = list(grid(config, data.images if isinstance(data, Domains) else data.domains))
     lines = [f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {config.train.rounds} rounds on {config.data}"]
-    lines += [missing] if missing else []
+    lines += [*describe_repeated(config), *([missing] if missing else [])]
     lines += check_weights(config, data)
     methods = dict.fromkeys(cell.method for cell in runs)
     targets, seeds = dict.fromkeys(str(cell.target) for cell in runs), dict.fromkeys(str(cell.seed) for cell in runs)

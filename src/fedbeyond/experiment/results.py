@@ -5,7 +5,7 @@ A result line holds nothing that differs between two runs of one configuration; 
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from .._io import storage_errors, write
@@ -24,11 +24,11 @@ def append(path: Path, line: Line) -> None:
         os.fsync(file.fileno())
 
 
-def trim(path: Path, rounds: int) -> list[Line]:
-    """Keep only the lines of the first `rounds` rounds, and return them; later rounds are run again."""
+def trim(path: Path, rounds: int, change: Callable[[Line], Line] = lambda line: line) -> list[Line]:
+    """Keep only the lines of the first `rounds` rounds, `change` them, and return them; later rounds are run again."""
     if not path.exists():
         return []
-    kept = [line for line in read(path) if line.get("round", rounds) < rounds]
+    kept = [change(line) for line in read(path) if line.get("round", rounds) < rounds]
     write(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
     return kept
 

@@ -1,6 +1,7 @@
 """The folder of one run: where it is, which run it holds, and whether that run is finished."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import torch
 from .. import NUMERICS, __version__, _io
 from ..errors import ConfigError, StorageError
 from ..evaluation.selection import Line
-from . import results
+from . import checkpoint, more_rounds, results
 from .config import Config, from_identity
 from .results import RESULTS
 
@@ -20,24 +21,43 @@ CONFIG, MACHINE, DONE = "config.json", "machine.json", "done"
 CHECKPOINT = "checkpoint.safetensors"  # the state after the last finished round, to resume from
 BEST = "best.safetensors"  # the model of the round that train.select chose
 LAST = "last.safetensors"  # the model that was evaluated last, if it is not the one in the checkpoint
+ENROLLED = "enrolled.json"  # what each site reported, in a run whose sites are on other machines
 MODELS = "models"  # earlier models that the server stored; deleted when the run is finished
+
+MAX_NAME = 255  # bytes of a file name
 
 
 def path(out: Path, config: Config) -> Path:
     """Return the folder of a run: out/method/target/seed."""
     method = re.sub(r"[^\w.+=-]+", "-", config.method).strip("-")
+    for name, remedy in (
+        *((part, "choose a shorter --out") for part in out.parts),
+        (method, "give the method fewer options, or put them into a preset of a plugin"),
+        (str(config.target), "leave out fewer domains, or give them shorter names"),
+    ):
+        if len(os.fsencode(name)) > MAX_NAME:
+            raise ConfigError(
+                f"the folder name {name[:40]}... has {len(os.fsencode(name))} bytes, and a file system allows "
+                f"{MAX_NAME}; {remedy}"
+            )
     return out / method / str(config.target) / f"seed-{config.seed}"
 
 
-def is_finished(folder: Path) -> bool:
-    """Return whether the run in a folder has run all its rounds and has the line of each."""
-    if not ((folder / DONE).exists() and (folder / RESULTS).exists()):
-        return False
-    written = (folder / RESULTS).read_bytes().splitlines()
+def is_finished(folder: Path, config: Config) -> bool:
+    """Return whether a run is finished: its folder has the line of each of its rounds."""
+    return bool(finished_lines(folder, config))
+
+
+def finished_lines(folder: Path, config: Config) -> list[Line]:
+    """Read the result lines of a finished run; return none if it is not finished."""
+    if not (folder / DONE).exists():
+        return []
     try:
-        return bool(written) and len(written) == json.loads(written[-1])["rounds"]
-    except (ValueError, KeyError, TypeError):
-        return False
+        written = lines(folder)
+    except StorageError:  # a torn file: the run reads it again, and raises
+        return []
+    complete = len(written) == config.train.rounds and written[-1].get("rounds") == config.train.rounds
+    return written if complete else []
 
 
 def lines(folder: Path) -> list[Line]:
@@ -53,16 +73,34 @@ def read_config(folder: Path) -> Config:
 
 
 def ensure_same_run(folder: Path, config: Config) -> None:
-    """Raise `ConfigError` if a folder holds rounds of another run."""
+    """Raise `ConfigError` if a folder holds rounds of another run; only the number of rounds may differ."""
     if not ((folder / CHECKPOINT).exists() or (folder / DONE).exists()):
         return
     wanted, held = _flat(json.loads(json.dumps(config.identity()))), _flat(_io.read_json(folder / CONFIG))
     differing = [key for key in wanted if wanted[key] != held.get(key)]
-    differences = [f"{key} is {held.get(key)} there, {wanted[key]} here" for key in differing]
-    if differences:
-        raise ConfigError(
-            f"{folder} holds another run: {'; '.join(differences)}; choose another --out or delete that folder"
-        )
+    differences = "; ".join(f"{key} is {held.get(key)} there, {wanted[key]} here" for key in differing)
+    if differing == ["train.rounds"]:
+        reason = _why_not_continued(folder, config, held["train.rounds"])
+        if reason:
+            raise ConfigError(
+                f"{folder} cannot be continued: {differences}, and {reason}; choose another --out or delete that folder"
+            )
+    elif differing:
+        raise ConfigError(f"{folder} holds another run: {differences}; choose another --out or delete that folder")
+
+
+def _why_not_continued(folder: Path, config: Config, before: int) -> str:
+    """Return why a run of `before` rounds cannot continue with another number of rounds; empty if it can."""
+    if not (folder / CHECKPOINT).exists():
+        return f"its {CHECKPOINT} is missing"
+    done = int(checkpoint.read_notes(folder / CHECKPOINT)["rounds"])
+    if reason := more_rounds.why_different(config, before, done):
+        return reason
+    if (folder / ENROLLED).exists():
+        return "sites on other machines store their private state under the run's configuration"
+    if (folder / DONE).exists() and (folder / DONE).read_bytes() and not (folder / MODELS).exists():
+        return f"the earlier models that {config.method} needs ({MODELS}/) were deleted when the run was finished"
+    return ""
 
 
 def ensure_same_machine(folder: Path, device: str) -> None:
@@ -88,6 +126,9 @@ def locked(folder: Path, config: Config) -> Iterator[None]:
     """Hold the lock of a run's folder, created if needed; `ConfigError` if the folder holds another run."""
     with _io.locked(folder):
         ensure_same_run(folder, config)
+        if not is_finished(folder, config):  # a finished run may get more rounds
+            with _io.storage_errors(folder):
+                (folder / DONE).unlink(missing_ok=True)
         _io.write(folder / CONFIG, json.dumps(config.identity(), indent=1).encode())
         yield
 

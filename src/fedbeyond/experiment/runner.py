@@ -21,6 +21,8 @@ from .result_line import describe_round
 from .results import RESULTS, TIMES
 from .run_folder import BEST, CHECKPOINT, DONE, LAST, MODELS
 
+COUNTS = ("parameters", "sent", "flops")  # in the times of the last round
+
 
 def run(experiment: Experiment, folder: Path, history: list[Line] | None = None) -> Iterator[Line]:
     """Run the rounds that are missing and yield the line of each; `kill -9` at any instant loses no finished round.
@@ -32,15 +34,16 @@ def run(experiment: Experiment, folder: Path, history: list[Line] | None = None)
         run_folder.ensure_same_machine(folder, experiment.device)
         run_folder.write_machine(folder, experiment.device)
         state, first = resume(experiment, folder / CHECKPOINT)
-        results.trim(folder / TIMES, first)
-        finished[:] = results.trim(folder / RESULTS, first)
+        totals = {"setting": experiment.config.setting(), "rounds": experiment.config.train.rounds}
+        results.trim(folder / TIMES, first, lambda line: without_counts(line, experiment.config.train.rounds))
+        finished[:] = results.trim(folder / RESULTS, first, lambda line: line | totals)  # the run may have more rounds
         if [line["round"] for line in finished] != list(range(first)):
             raise StorageError(f"{folder / RESULTS} lacks rounds that were run; delete {folder} to start again")
         # remote sites can go back one round only, so their checkpoints are written before the next round begins
         saving = checkpoint.background_save() if engine.is_local else nullcontext(checkpoint.save)
         with closing(engine), saving as save:
             yield from rounds(experiment, folder, state, finished, save)
-        _io.write(folder / DONE, b"")
+        _io.write(folder / DONE, MODELS.encode() if (folder / MODELS).exists() else b"")  # what is deleted
         shutil.rmtree(folder / MODELS, ignore_errors=True)
 
 
@@ -55,6 +58,11 @@ def resume(experiment: Experiment, path: Path) -> tuple[Tree, int]:
     saved, notes = checkpoint.load(path)
     engine.restore(saved["clients"])
     return saved["state"], int(notes["rounds"])
+
+
+def without_counts(line: Line, total: int) -> Line:
+    """Return the times of a round as written for a run of `total` rounds: only the last round has counts."""
+    return line if line["round"] + 1 == total else {key: line[key] for key in line if key not in COUNTS}
 
 
 def rounds(

@@ -10,13 +10,12 @@ from ..errors import FederationError
 from ..experiment.build import assemble, without_weights
 from ..experiment.config import Config
 from ..experiment.prepare import Experiment
-from ..experiment.run_folder import ensure_same_run
+from ..experiment.run_folder import ENROLLED, ensure_same_run
 from ..server import Failure
 from .messages import ENROL, REPLY, Message
 from .node import federated_method
 from .remote import Answers, RemoteEngine, Transport, reply_or_failure
 
-ENROLLED = "enrolled.json"  # in the run's folder: what each site reported when the run began
 RETURNING = 120.0  # seconds to wait for known sites when a run is resumed
 
 

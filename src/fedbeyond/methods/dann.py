@@ -53,6 +53,7 @@ def dann(
         weighting=None,
         sends={"train": {"model": parameters("model"), "discriminator": parameters("discriminator")}},
         keeps={"played"},
+        uses_total={"dann(ramp=true)"} if ramp else set(),
         networks=networks,
         shared=("model", "discriminator"),
         pooled=True,

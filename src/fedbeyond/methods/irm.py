@@ -41,7 +41,15 @@ def irm(
     """Train on pooled data, with a penalty if another scale of the logits is better for a domain."""
     term = penalised(partial(invariance, unbiased=unbiased), weight, anneal, rescale)
     client = training(term, optimizer=optimizer, init=zero_rounds, finish=upload_and_count)
-    return Method(client=client, server=averaging, weighting=None, keeps={"played"}, pooled=True, min_clients=2)
+    return Method(
+        client=client,
+        server=averaging,
+        weighting=None,
+        keeps={"played"},
+        uses_total=annealed("irm", weight, anneal),
+        pooled=True,
+        min_clients=2,
+    )
 
 
 def invariance(logits: Tensor, y: Tensor, batch: Batch, unbiased: bool) -> Tensor | float:
@@ -70,8 +78,15 @@ def penalised(penalty: Penalty, weight: float, anneal: float, rescale: bool) -> 
 
 def strength(local: Local, weight: float, anneal: float) -> float:
     """Return the weight of the penalty in this round: at most 1 at first, then `weight`."""
+    if not annealed("", weight, anneal):
+        return weight
     progress = int(local.private["played"]) / local.site.rounds
     return weight if progress >= anneal else min(weight, 1.0)
+
+
+def annealed(name: str, weight: float, anneal: float) -> set[str]:
+    """Return what depends on the total number of rounds: `anneal`, if it changes the weight of the penalty."""
+    return {f"{name}(anneal={anneal:g})"} if weight > 1 and anneal else set()
 
 
 def zero_rounds(site: Site) -> Tree:

@@ -66,7 +66,7 @@ def ndag(
         body = {name: state[name] for name in sent} | {"warm": torch.tensor(now.number < warmup)}
         replies = yield Request("train", body, now.clients)
         novelty = mean(replies, "novelty")
-        if alpha and now.number == now.total // 2:
+        if alpha and now.is_middle:
             warn_if_idle(float(novelty["perturbation"]))
         return {name: mean(replies, name) for name in sent} | {"diagnostics": novelty}
 

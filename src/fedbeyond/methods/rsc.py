@@ -41,13 +41,14 @@ def rsc(
     """Average models that learn without the features they rely on most."""
 
     def round(state: Tree, now: Round) -> Conversation:
-        share = torch.tensor(min(1.0, samples + grow * now.number / now.total))
+        share = torch.tensor(min(1.0, samples + (grow * now.number / now.total if grow else 0)))
         replies = yield Request("train", state | {"samples": share}, now.clients)
         return {"model": mean(replies, "model")}
 
     return Method(
         client=training(challenged(places, channels, coin, where), optimizer=optimizer),
         server=Server(lambda nets: nets, round),
+        uses_total={f"rsc(grow={grow:g})"} if grow else set(),
         linear_aggregation=True,
         networks=for_images("rsc", with_maps) if where == "maps" else classifier,
     )

@@ -17,7 +17,7 @@ from ..method import Method, Share
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from .erm import domains
-from .irm import penalised, upload_and_count, zero_rounds
+from .irm import annealed, penalised, upload_and_count, zero_rounds
 
 PRESETS = {"official": {"weight": 1e4, "anneal": 0.2}, "domainbed": {"rescale": False}}
 
@@ -31,7 +31,15 @@ def vrex(
     """Train on pooled data, with a penalty on the variance of the domains' risks."""
     term = penalised(variance, weight, anneal, rescale)
     client = training(term, optimizer=optimizer, init=zero_rounds, finish=upload_and_count)
-    return Method(client=client, server=averaging, weighting=None, keeps={"played"}, pooled=True, min_clients=2)
+    return Method(
+        client=client,
+        server=averaging,
+        weighting=None,
+        keeps={"played"},
+        uses_total=annealed("vrex", weight, anneal),
+        pooled=True,
+        min_clients=2,
+    )
 
 
 def variance(logits: Tensor, y: Tensor, batch: Batch) -> Tensor:

@@ -25,7 +25,7 @@ from . import toy
 from .compare import LawBroken, ensure_close, ensure_equal
 from .faults import FAULTS, FAULTY, Fault, Faulty, Wire, through_bytes
 from .reordered import with_mean_replies, with_reversed_replies
-from .simulators import CachingSimulator, PuritySimulator, RecordingSimulator
+from .simulators import CachingSimulator, PuritySimulator, RecordingSimulator, recording_round, recording_site
 from .statistics import ensure_reestimable
 
 Factory = Callable[[], Method]
@@ -40,13 +40,14 @@ def simulate(
     sizes: dict[str, int] = toy.SIZES,
     asked: int | None = None,
     quorum: int | None = None,
+    make_round: type[Round] = Round,
 ) -> tuple[Tree, list[dict[str, Any]]]:
     """Run a few rounds on the toy sites, all or `asked` of them per round; return the last state and the round log."""
     federation = federation or Simulator(method.client, toy.sites(method, sizes))
     clients, gate, round_log, store = federation.clients, toy.gate(method, sizes, quorum), [], ModelStore()
     state = start(method, clients, toy.shared(method))
     for number in range(rounds):
-        now = Round(number, rounds, participants(clients, asked, 0, number), clients, store=store)
+        now = make_round(number, rounds, participants(clients, asked, 0, number), clients, store=store)
         state, record = play(method, state, now, federation, gate)
         round_log.append(record)
     return state, round_log
@@ -59,16 +60,17 @@ class Reference(NamedTuple):
     round_log: list[dict[str, Any]]
     client_states: Tree
     kept: Set[str]  # names of the entries of the sites' private states
+    reads: Set[str]  # where the method read the total number of rounds
     method: Method
 
 
 @lru_cache(maxsize=16)
 def reference(make: Factory) -> Reference:
     """Run a method without faults, once for all its laws."""
-    method = make()
-    federation = RecordingSimulator(method.client, toy.sites(method))
-    state, round_log = simulate(method, federation=federation)
-    return Reference(state, round_log, federation.client_states, federation.kept, method)
+    method, reads = make(), set[str]()
+    federation = RecordingSimulator(method.client, toy.sites(method, make=recording_site(reads)))
+    state, round_log = simulate(method, federation=federation, make_round=recording_round(reads))
+    return Reference(state, round_log, federation.client_states, federation.kept, reads, method)
 
 
 def simulator(method: Method) -> Simulator:
@@ -162,7 +164,7 @@ def pure(make: Factory) -> None:
 
 
 def declared(make: Factory) -> None:
-    """Require that exactly what the method declares leaves a site (`sends`) and stays there (`keeps`)."""
+    """Require that exactly what is declared leaves a site (`sends`) and stays there (`keeps`), and `uses_total`."""
     method = make()
     try:
         round_log = reference(make).round_log
@@ -184,6 +186,17 @@ def declared(make: Factory) -> None:
         raise LawBroken(
             f"in {ROUNDS} rounds a site's private state had {names}: remove {sorted(method.keeps - kept)} from keeps, "
             "or return it from the initial state or a handler"
+        )
+    if reference(make).reads and not method.uses_total:
+        raise LawBroken(
+            f"it reads {', '.join(sorted(reference(make).reads))}, so that its rounds depend on how many there are: "
+            'declare the option with Method(uses_total={"name(option=value)"}), or in a wrapper with '
+            "replace(method, uses_total=method.uses_total | {...})"
+        )
+    if method.uses_total and not reference(make).reads:
+        raise LawBroken(
+            f"uses_total declares {sorted(method.uses_total)}, but in {ROUNDS} rounds it reads neither Round.total nor "
+            "Site.rounds: leave it out"
         )
 
 

@@ -1,11 +1,12 @@
 """Simulators that observe a method or reuse its replies, for the laws."""
 
 from copy import deepcopy
+from typing import Any
 
 from .. import tree
 from ..client import Client
 from ..engine.simulator import Simulator
-from ..server import Envelope, Failure, Reply, Request
+from ..server import Envelope, Failure, Reply, Request, Round
 from ..site import Site
 from ..tree import Tree
 from .compare import ensure_equal
@@ -24,6 +25,36 @@ class RecordingSimulator(Simulator):
         for private in (state["private"], state.get("pending", state)["private"]):
             self.kept |= private.keys() if isinstance(private, dict) else set()  # the law `storable` rejects others
         return reply
+
+
+def recording_round(reads: set[str]) -> type[Round]:
+    """Return a kind of `Round` that adds to `reads` if the total number of rounds is read."""
+
+    class RecordingRound(Round):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "total":
+                reads.add("Round.total")
+            return super().__getattribute__(name)
+
+    return RecordingRound
+
+
+def recording_site(reads: set[str]) -> type[Site]:
+    """Return a kind of `Site` that adds to `reads` if a handler reads the total number of rounds."""
+
+    class RecordingSite(Site):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "rounds":
+                reads.add("Site.rounds")
+            return super().__getattribute__(name)
+
+        def reseed(self, round_number: int, kind: str) -> Site:
+            before = reads.copy()
+            super().reseed(round_number, kind)  # the schedule of the learning rate is not the method's
+            reads.intersection_update(before)
+            return self
+
+    return RecordingSite
 
 
 class PuritySimulator(Simulator):

@@ -74,7 +74,9 @@ def shared(method: Method, task: Task | None = None) -> Tree:
     return {name: read(built[name]) for name in method.shared}
 
 
-def sites(method: Method, sizes: dict[str, int] = SIZES, task: Task | None = None) -> list[Site]:
+def sites(
+    method: Method, sizes: dict[str, int] = SIZES, task: Task | None = None, make: type[Site] = Site
+) -> list[Site]:
     """Return the toy sites with the method's sampler and augmentation."""
     scratch, data = nets(method, task), domains(sizes)
     settings: dict[str, Any] = {"augment": method.augment, "sampler": method.sampler, "batch_size": 8}
@@ -84,7 +86,7 @@ def sites(method: Method, sizes: dict[str, int] = SIZES, task: Task | None = Non
     if method.public:
         x = torch.rand(24, *TASK.shape, generator=torch.Generator().manual_seed(2))
         data = {name: splits | {"public": (x, torch.full((24,), -1))} for name, splits in data.items()}
-    return [Site(name, splits, scratch, **settings) for name, splits in data.items()]
+    return [make(name, splits, scratch, **settings) for name, splits in data.items()]
 
 
 def gate(method: Method, sizes: dict[str, int] = SIZES, quorum: int | None = None, task: Task | None = None) -> Gate:

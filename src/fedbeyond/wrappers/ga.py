@@ -69,6 +69,7 @@ def ga(
         client=with_validation_scores(method.client, metric),
         weighting=Weighting(equal_weights, update),
         sends=also(method.sends, "train", ga_received=scalar, ga_trained=scalar),
+        uses_total=method.uses_total | ({"ga(decay=true)"} if decay else set()),
         linear_aggregation=False,  # the server needs every site's gap
     )
 

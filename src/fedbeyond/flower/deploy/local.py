@@ -68,11 +68,11 @@ def wait_for_run(folder: Path, home: Path, number: str) -> None:
         for line in run_folder.lines(home)[seen:]:
             seen, end = seen + 1, time.monotonic() + ROUND_TIMEOUT
             print(f"round {line['round'] + 1} of {line['rounds']}")
-        if run_folder.is_finished(home):
+        if run_folder.is_finished(home, config):
             return
         if time.monotonic() > next_check:
             state, next_check = operations.status(folder, number), time.monotonic() + STATUS_PAUSE
-            if state.startswith("finished") and not run_folder.is_finished(home):
+            if state.startswith("finished") and not run_folder.is_finished(home, config):
                 raise FederationError(f"the run failed ({state}): {operations.log_tail(folder, number)}")
         if time.monotonic() > end:
             raise FederationError(f"no round finished within {ROUND_TIMEOUT:g} s; see the logs in {folder}")

@@ -118,7 +118,10 @@ class Watcher:
         started = {run.key: run for run in self.runs.values()}
         grid, runs = planned(plan), []
         for key, rounds in (grid | {key: run.rounds for key, run in started.items()}).items():
-            run = {**named(key), "rounds": rounds, **describe_run(started.get(key))}
+            progress = describe_run(started.get(key))
+            if progress["state"] == "done" and grid.get(key, 0) > rounds:
+                rounds, progress = grid[key], progress | {"state": "pending"}  # the bench continues it later
+            run = {**named(key), "rounds": rounds, **progress}
             if run["state"] == "stopped" and key in grid:
                 run["state"] = "pending"  # the bench resumes it later
             runs.append(run)
