@@ -52,8 +52,11 @@ def refusal(config: Config, folder: Path) -> str:
 @pytest.mark.parametrize(
     "method",
     [
-        *["fedavg", "scaffold", "fedavg+ga(decay=false)"],
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedadam", "moon", "fedbn", "ndag(width=4)", "rsc")),
+        "scaffold",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("fedavg", "fedavg+ga(decay=false)", "fedadam", "moon", "fedbn", "ndag(width=4)", "rsc")
+        ),
     ],
 )
 def test_a_finished_run_with_more_rounds_is_the_run_that_had_them_from_the_start(config, method, tmp_path):
@@ -69,6 +72,7 @@ def test_a_finished_run_with_more_rounds_is_the_run_that_had_them_from_the_start
     assert run_folder.is_finished(tmp_path / "longer", of(config, 5))
 
 
+@pytest.mark.slow
 def test_a_stopped_run_may_get_more_rounds_or_fewer(config, tmp_path):
     """Also under a method that stores models: they are there until the run is finished."""
     config = replace(config, method="fedavg+sha")
@@ -126,6 +130,7 @@ def test_a_method_that_depends_on_the_number_of_rounds_is_not_continued(config, 
     )
 
 
+@pytest.mark.slow
 def test_a_schedule_is_continued_as_long_as_the_finished_rounds_had_the_same_rate(config, tmp_path):
     step = of(config, 4, schedule="step(at=0.5)")
     finish(step, tmp_path / "stopped", stop=2)  # the rate drops in the third round; with 6 rounds in the fourth
@@ -157,6 +162,7 @@ def test_models_that_were_deleted_at_the_end_are_named(config, tmp_path):
     assert "the earlier models that fedavg+sha needs (models/) were deleted when the run was finished" in said
 
 
+@pytest.mark.slow
 def test_a_last_round_that_a_longer_run_would_not_evaluate_is_named(config, tmp_path):
     some = of(config, 3, evaluate_every=2)
     finish(some, tmp_path / "odd")
