@@ -70,9 +70,10 @@ PRESETS = [
 
 def combined(names):
     """Combinations with representative methods; the others run in `make test-all` only."""
-    for name in names:
-        representative = name.partition("+")[0].partition("(")[0] in REPRESENTATIVE
-        yield name if representative else pytest.param(name, marks=pytest.mark.slow)
+    bases = {name: name.partition("+")[0].partition("(")[0] for name in names}
+    return [
+        name if base in REPRESENTATIVE else pytest.param(name, marks=pytest.mark.slow) for name, base in bases.items()
+    ]
 
 
 @cache

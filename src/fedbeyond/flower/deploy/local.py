@@ -43,7 +43,7 @@ def run_local_federation(config: Config, folder: Path, out: Path) -> None:
         for node in nodes:
             stack.callback(node.terminate)  # all at once at the end: each takes seconds
         print(f"{len(names)} sites and {len(guests)} guests on 127.0.0.1; logs in {folder}")
-        wait_for_run(folder, run_folder.path(out, config), operations.submit(folder, config, out))
+        wait_for_run(folder, run_folder.path(out, config), config, operations.submit(folder, config, out))
 
 
 def reset_folder(folder: Path, federation: FederationConfig, own: Mapping[str, Mapping[str, Any]]) -> None:
@@ -60,7 +60,7 @@ def reset_folder(folder: Path, federation: FederationConfig, own: Mapping[str, M
         path.unlink()
 
 
-def wait_for_run(folder: Path, home: Path, number: str) -> None:
+def wait_for_run(folder: Path, home: Path, config: Config, number: str) -> None:
     """Wait until a run is finished, and print its rounds; `FederationError` if it fails or no round ends for long."""
     end, seen = time.monotonic() + ROUND_TIMEOUT, len(run_folder.lines(home))
     next_check = time.monotonic() + STATUS_PAUSE
