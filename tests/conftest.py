@@ -1,9 +1,11 @@
+import sys
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
 import torch
 
+from fedbeyond.cli import main
 from fedbeyond.engine.allocator import keep_freed_memory
 
 torch.set_num_threads(1)
@@ -33,3 +35,17 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
     with federated(tmp_path_factory.mktemp("loopback") / "federation") as running:
         yield running
+
+
+@pytest.fixture
+def call(capsys, monkeypatch):
+    """A function that runs a command in this process and returns its exit code, output and errors."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["fedbeyond", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main.main()
+        printed = capsys.readouterr()
+        return end.value.code or 0, printed.out, printed.err
+
+    return run

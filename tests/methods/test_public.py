@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cli.test_main import SMALL, fedbeyond
+from cli.test_main import SMALL
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import build, registry, runner
 from fedbeyond.experiment.config import Config, Train
@@ -14,11 +14,6 @@ from fedbeyond.methods.fedavg import fedavg
 
 DOMAINS = ("photo", "painting", "cartoon", "sketch")
 FCCL = "fccl(images=8, batch=4, pretrain=1)"
-
-
-@pytest.fixture
-def call(capsys, monkeypatch):
-    return lambda *words: fedbeyond(*words, capsys=capsys, monkeypatch=monkeypatch)
 
 
 @pytest.fixture
