@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .. import _plugins, tree
+from .._lifetime import end_with_parent
 from ..errors import ConfigError, FederationError
 from ..tree import Tree
 
@@ -103,8 +104,11 @@ class ProcessPool:
         up: SharedMemory,
         others: list[Connection],
     ) -> None:
-        """In a worker: act on tasks until the pipe is closed. Ctrl-C is handled by the parent."""
+        """In a worker: act on tasks until the pipe is closed or the parent dies. Ctrl-C is handled by the parent."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent may have a handler
+        if parent := parent_process():
+            end_with_parent(parent.sentinel)
         for other in others:
             other.close()  # else it would not notice that the parent closed its end
         begin(place)
