@@ -34,7 +34,7 @@ GONE = {
     *("Shelf", "shelf", "SHELVES", "Crew", "crew", "hearing", "judging", "judged", "seal", "heard"),
 }
 EXCEPTIONS = {
-    "minutes": {"flower/deploy/certificates.py", "monitor/watch/remaining.py"},  # of time
+    "minutes": {"flower/deploy/certificates.py", "experiment/remaining.py"},  # of time
     "Shelf": {"data/datasets/_benchmarks.py"},  # a class of OfficeHome
 }
 KEYS = {"left", "down", "kept"}  # ordinary words, but no longer keys of results

@@ -1,4 +1,4 @@
-"""Progress of long operations on stderr: a bar on a terminal, plain lines elsewhere."""
+"""Progress of long operations on stderr: a line that changes on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.live import Live
+    from rich.text import Text
 
 Item = TypeVar("Item")
 PATIENCE, PAUSE = 2.0, 10.0  # seconds before the first output, and between plain lines
@@ -15,18 +16,23 @@ PATIENCE, PAUSE = 2.0, 10.0  # seconds before the first output, and between plai
 def track(items: Sequence[Item], what: str) -> Iterator[Item]:
     """Yield the items, and print progress on stderr if they take long."""
     began = printed = time.monotonic()
-    terminal, visible = sys.stderr.isatty(), False
-    for done, item in enumerate(items):
-        now = time.monotonic()
-        if now - printed > (PATIENCE if not visible else 0.2 if terminal else PAUSE):
-            left = (now - began) / max(done, 1) * (len(items) - done)
-            line = f"{what}: {done:,} of {len(items):,}, {clock(left)} left"
-            sys.stderr.write(f"\r\033[K{line}" if terminal else f"{line}\n")
-            sys.stderr.flush()
-            printed, visible = now, True
-        yield item
-    if visible and terminal:
-        sys.stderr.write("\r\033[K")
+    live, visible = live_display(), False
+    try:
+        for done, item in enumerate(items):
+            now = time.monotonic()
+            if now - printed > (PATIENCE if not visible else 0.2 if live else PAUSE):
+                left = (now - began) / max(done, 1) * (len(items) - done)
+                line = f"{what}: {done:,} of {len(items):,}, {clock(left)} left"
+                if live:
+                    live.start()
+                    live.update(one_line(line), refresh=True)
+                else:
+                    print(line, file=sys.stderr, flush=True)
+                printed, visible = now, True
+            yield item
+    finally:
+        if live:
+            live.stop()
 
 
 def clock(seconds: float) -> str:
@@ -37,60 +43,25 @@ def clock(seconds: float) -> str:
     return f"{total // 60}:{total % 60:02d} min" if total < 3600 else f"{total // 3600}:{total % 3600 // 60:02d} h"
 
 
-class Meter:
-    """Progress over a number of rounds: a bar on a terminal, occasional plain lines elsewhere."""
+def live_display() -> "Live | None":
+    """Return a display that is erased at its end; None without a terminal, or inside another display.
 
-    def __init__(self, rounds: int) -> None:
-        self.left, self.done, self.began = rounds, 0, time.monotonic()
-        self.printed = 0.0  # long ago: the first round is printed at once
-        self.bar = _bar(rounds) if sys.stderr.isatty() else None
-
-    def __enter__(self) -> "Meter":
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar:
-            self.bar.stop()
-
-    def begin(self, label: str) -> None:
-        """Start a run: show its label."""
-        if self.bar:
-            self.bar.update(self.bar.task_ids[0], description=label, news="")
-
-    def skip(self, rounds: int) -> None:
-        """Subtract rounds that need not run."""
-        self.left -= rounds
-        if self.bar:
-            task = self.bar.tasks[0]
-            self.bar.update(task.id, total=(task.total or 0) - rounds)
-
-    def advance(self, rounds: int) -> None:
-        """Count rounds that another process has completed."""
-        self.left, self.done = self.left - rounds, self.done + rounds
-        if self.bar:
-            self.bar.update(self.bar.task_ids[0], advance=rounds)
-
-    def step(self, label: str, news: str, last: bool) -> None:
-        """Count a completed round, and show its scores (`news`)."""
-        self.left, self.done, now = self.left - 1, self.done + 1, time.monotonic()
-        if self.bar:
-            self.bar.update(self.bar.task_ids[0], advance=1, description=label, news=news)
-            if last:
-                self.bar.console.print(f"{label}: {news}", highlight=False)
-        elif last or now - self.printed > PAUSE:
-            remaining = (now - self.began) / self.done * self.left
-            print(f"{label}: {news}, {clock(remaining)} left", file=sys.stderr, flush=True)
-            self.printed = now
-
-
-def _bar(rounds: int) -> "Progress":
+    A display replaces `sys.stderr`: plain lines are printed above it.
+    """
+    stream = sys.__stderr__
+    if stream is None or sys.stderr is not stream or not stream.isatty():
+        return None
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.live import Live
 
-    label, news = TextColumn("{task.description}"), TextColumn("{task.fields[news]}")
-    times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
-    bar = Progress(label, BarColumn(20), news, *times, console=Console(stderr=True), transient=True)
-    bar.add_task("", total=rounds, news="")
-    return bar
+    console = Console(stderr=True)
+    if not console.is_interactive:
+        return None
+    return Live(console=console, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty())
+
+
+def one_line(text: str) -> "Text":
+    """Return a text for a display, which ends with an ellipsis if it does not fit."""
+    from rich.text import Text
+
+    return Text(text, no_wrap=True, overflow="ellipsis")

@@ -19,7 +19,7 @@ from fedbeyond.engine.rounds import participants
 from fedbeyond.errors import ConfigError, FederationError, StorageError
 from fedbeyond.evaluation.metrics import evaluate
 from fedbeyond.evaluation.selection import Line, evaluated, select_round
-from fedbeyond.experiment import bench, checkpoint, results, run_folder, runner
+from fedbeyond.experiment import checkpoint, results, run_folder, run_state, runner
 from fedbeyond.experiment.config import Config, Train
 from fedbeyond.report import table
 
@@ -354,7 +354,7 @@ def test_rounds_between_are_not_judged_and_the_others_say_the_same(config, tmp_p
     assert checkpoint.load(tmp_path / "some" / "best.safetensors")[1] == {"round": best["round"]}
     assert run_folder.is_finished(tmp_path / "some", some_config)
     assert results.load([tmp_path / "some"]) == some
-    assert [bench.format_round(line) for line in some][::4] == ["round 1/5", bench.format_round(every[4])]
+    assert [run_state.format_round(line) for line in some][::4] == ["round 1/5", run_state.format_round(every[4])]
 
 
 def test_stopped_between_judged_rounds_a_run_ends_with_the_same_bytes(config, tmp_path):

@@ -20,10 +20,11 @@ from fedbeyond._io import write
 from fedbeyond.errors import ConfigError, FederationError, StorageError
 from fedbeyond.experiment import bench, results, run_folder, runner
 from fedbeyond.experiment.config import Bench, Config, Train
-from fedbeyond.monitor.watch.remaining import about, seconds_left
+from fedbeyond.experiment.remaining import about, seconds_left
+from fedbeyond.experiment.run_state import is_running
+from fedbeyond.experiment.tail import Tail
 from fedbeyond.monitor.watch.serve import HOST, THREADS, Server
-from fedbeyond.monitor.watch.state import Watcher, is_running
-from fedbeyond.monitor.watch.tail import Tail
+from fedbeyond.monitor.watch.state import Watcher
 from fedbeyond.report.bench import report_bench
 from support.watched import begin, held, line, plan, play, serving
 

@@ -1,10 +1,14 @@
 """fedbeyond's commands: those that end, in this process; those that go on, as processes ended by their numbers."""
 
+import fcntl
 import io
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
@@ -79,3 +83,23 @@ def remaining(folder, seconds=20):
     while (found := left(folder)) and time.monotonic() < end:
         time.sleep(0.05)
     return found
+
+
+def on_terminal(command, columns=80):
+    """What a command writes to a terminal, and its exit code."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment |= {"TERM": "xterm"}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    written = b""
+    while True:
+        try:
+            written += (piece := os.read(ours, 65536))
+        except OSError:  # Linux: the other end is closed
+            break
+        if not piece:
+            break
+    os.close(ours)
+    return written.decode(), process.wait(60)

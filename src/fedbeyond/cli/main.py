@@ -2,6 +2,7 @@
 
 import errno
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import typer
 from .. import _plugins
 from ..errors import FedbeyondError
 from ..experiment.figure_kinds import KINDS
+from ..experiment.helpers import follow_lead
 from . import federation
 from .data import data
 from .options import ConfigFile, Out, Settings
@@ -62,11 +64,19 @@ def _print_error(message: str) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
+    """End a command in order, with its display and its processes, on Ctrl-C and on SIGTERM."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         print("\nstopped; finished rounds are kept: give the same command again to resume", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + (signal.SIGTERM if stopped.args == (signal.SIGTERM,) else signal.SIGINT)) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @app.command()
@@ -117,6 +127,8 @@ def bench(
     helper: Annotated[bool, typer.Option("--helper", hidden=True)] = False,
 ) -> None:
     """Compare methods: run each one with every domain left out in turn and every seed; skip finished runs."""
+    if helper:
+        follow_lead()
     from ..experiment.bench import run_all, run_as_helper
     from ..experiment.config import ensure_used, load
     from ..report.bench import report_bench

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,7 +14,6 @@ import torch
 
 from .. import _plugins
 from .._io import storage_errors, write
-from .._progress import Meter
 from ..engine import allocator
 from ..errors import BusyError, ConfigError, FedbeyondError, FederationError, StorageError
 from ..evaluation import cautions
@@ -25,8 +23,11 @@ from . import event_files, results, run_folder, runner
 from .build import dataset
 from .config import Config
 from .grid import describe_repeated, grid
+from .helpers import helpers
 from .prepare import Experiment, prepare
+from .progress import progress
 from .results import FAILURE, PLAN
+from .run_state import format_run
 
 
 class Outcome(NamedTuple):
@@ -57,10 +58,10 @@ def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: b
         setup = prepare(config, configure_torch(device, threads, workers), workers)
         for about in dataset(config.data).about:
             print(about, file=sys.stderr, flush=True)
-        with Meter(config.train.rounds) as meter:
-            run_with_progress(setup, folder, meter, lines, tensorboard=tensorboard)
+        with progress([(config, folder)]):
+            lines = run_to_end(setup, folder, tensorboard)
     done = f"{config.train.rounds} rounds done" + ("; nothing to do" if nothing_to_do else "")
-    print(f"{config.method}, {config.target} unseen, seed {config.seed}: {done}")
+    print(f"{format_run(config.method, config.target, config.seed)}: {done}")
     for rule in (config.train.select, "last", "oracle"):
         line = RULES[rule](lines)
         print(
@@ -110,17 +111,16 @@ def run_all(
 
         cluster.ensure_available(on, device, jobs, workers)
         jobs = workers = 1  # on this machine; Ray decides on the cluster
-    cells = list(grid(config))
-    todo, total = [], len(cells)
-    for cell in cells:
-        folder = run_folder.path(out, cell)
+    runs = [(cell, run_folder.path(out, cell)) for cell in grid(config)]
+    todo, total = [], len(runs)
+    for cell, folder in runs:
         run_folder.ensure_same_run(folder, cell)
         if not run_folder.is_finished(folder, cell):
             todo.append((cell, folder))
         elif tensorboard:
             event_files.rewrite(folder)
     jobs, workers = plan_processes(len(todo), device, threads, jobs, workers)
-    write_plan(cells, out, jobs)
+    write_plan([cell for cell, _ in runs], out, jobs)
     for remark in describe_repeated(config):
         print(remark, flush=True)
     if not todo:
@@ -134,15 +134,16 @@ def run_all(
         sites = f"the sites of each in {workers} processes" if workers > 1 else "each in a process of its own"
         print(f"{jobs} run{'s' if jobs > 1 else ''} at a time, {sites}", flush=True)
     print(f"to watch them: fedbeyond watch {shlex.quote(str(out))}", flush=True)
-    if on:
-        failures = cluster.work(todo, out, on, device, threads, tensorboard)
-        device = configure_torch("auto", threads)  # figures are drawn here
-    else:
-        device = configure_torch(device, threads, workers)
-        with helpers(min(jobs, len(todo)) - 1, workers):
-            failures = work(todo, device, tensorboard, workers)
-        remaining = [run for run in todo if run[1] not in failures and not run_folder.is_finished(run[1], run[0])]
-        failures |= work(remaining, device, tensorboard, workers)  # runs that failed in a helper, or whose helper died
+    with progress(runs, jobs):
+        if on:
+            failures = cluster.work(todo, out, on, device, threads, tensorboard)
+            device = configure_torch("auto", threads)  # figures are drawn here
+        else:
+            device = configure_torch(device, threads, workers)
+            with helpers(min(jobs, len(todo)) - 1, workers):
+                failures = work(todo, device, tensorboard, workers)
+            remaining = [run for run in todo if run[1] not in failures and not run_folder.is_finished(run[1], run[0])]
+            failures |= work(remaining, device, tensorboard, workers)  # failed in a helper, or the helper died
     return Outcome(total, failures, device)
 
 
@@ -184,47 +185,27 @@ def write_plan(cells: list[Config], out: Path, jobs: int) -> None:
     write(out / PLAN, json.dumps({"jobs": jobs, "runs": runs}, indent=1).encode())
 
 
-@contextmanager
-def helpers(count: int, workers: int = 1) -> Iterator[None]:
-    """Start further processes of the same command, which run the runs that are free; wait for them at the end."""
-    command = [sys.executable, "-m", "fedbeyond", *sys.argv[1:], "--workers", str(workers), "--helper"]
-    started = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(count)]
-    try:
-        yield
-        for process in started:
-            process.wait()
-    finally:
-        for process in started:
-            process.terminate()
-
-
 def work(todo: list[tuple[Config, Path]], device: str, tensorboard: bool = False, workers: int = 1) -> dict[Path, str]:
     """Run the runs that are neither finished nor running elsewhere; return why each failed one failed."""
-    failures, waiting = {}, {folder: (number, cell) for number, (cell, folder) in enumerate(todo, 1)}
-    with Meter(sum(cell.train.rounds for cell, _ in todo)) as meter:
-        while waiting:
-            folder = next_run(waiting, todo)
-            number, cell = waiting.pop(folder)
-            lines: list[Line] = []
-            try:
-                run_folder.ensure_same_run(folder, cell)
-                if run_folder.is_finished(folder, cell):
-                    meter.advance(cell.train.rounds)
-                else:
-                    setup = prepare(cell, device, workers)
-                    run_with_progress(setup, folder, meter, lines, f"{number}/{len(todo)} ", tensorboard)
-            except BusyError:
-                meter.advance(cell.train.rounds)
-            except Exception as error:  # one method that fails does not stop the others
-                if not isinstance(error, FederationError) and not _plugins.place(error):
-                    raise
-                _plugins.print_traceback_if_wanted()
-                meter.skip(cell.train.rounds - len(lines))
-                failures[folder] = f"{cell.method}, {cell.target} unseen, seed {cell.seed}: {reason_of(error)}"
+    failures, waiting = {}, {folder: cell for cell, folder in todo}
+    while waiting:
+        folder = next_run(waiting, todo)
+        cell = waiting.pop(folder)
+        try:
+            run_folder.ensure_same_run(folder, cell)
+            if not run_folder.is_finished(folder, cell):
+                run_to_end(prepare(cell, device, workers), folder, tensorboard)
+        except BusyError:
+            continue
+        except Exception as error:  # one method that fails does not stop the others
+            if not isinstance(error, FederationError) and not _plugins.place(error):
+                raise
+            _plugins.print_traceback_if_wanted()
+            failures[folder] = f"{format_run(cell.method, cell.target, cell.seed)}: {reason_of(error)}"
     return failures
 
 
-def next_run(waiting: Mapping[Path, tuple[int, Config]], todo: list[tuple[Config, Path]]) -> Path:
+def next_run(waiting: Mapping[Path, Config], todo: list[tuple[Config, Path]]) -> Path:
     """Return the run to start next: the first of a method without a finished run, then the one that takes longest.
 
     The last runs are then short ones, and no process waits long for another at the end.
@@ -233,22 +214,17 @@ def next_run(waiting: Mapping[Path, tuple[int, Config]], todo: list[tuple[Config
     for cell, folder in todo:
         if cell.method not in seconds and (folder / run_folder.DONE).exists():
             seconds[cell.method] = sum(line["seconds"] for line in results.read(folder / results.TIMES))
-    return max(waiting, key=lambda folder: seconds.get(waiting[folder][1].method, math.inf))
+    return max(waiting, key=lambda folder: seconds.get(waiting[folder].method, math.inf))
 
 
-def run_with_progress(
-    setup: Experiment, folder: Path, meter: Meter, history: list[Line], prefix: str = "", tensorboard: bool = False
-) -> None:
-    """Run an experiment to its end and show each round; `history` receives all its lines."""
-    config = setup.config
-    label = f"{prefix}{config.method}, {config.target} unseen, seed {config.seed}"
-    meter.begin(label)
+def run_to_end(setup: Experiment, folder: Path, tensorboard: bool = False) -> list[Line]:
+    """Run the missing rounds of an experiment; return the lines of all its rounds."""
+    history: list[Line] = []
     lines = runner.run(setup, folder, history)
     with record_failure(folder):
-        for index, line in enumerate(event_files.mirrored(lines, folder) if tensorboard else lines):
-            if index == 0:
-                meter.skip(line["round"])  # rounds that were finished before the run was stopped
-            meter.step(label, format_round(line), last=line["round"] + 1 == line["rounds"])
+        for _ in event_files.mirrored(lines, folder) if tensorboard else lines:
+            pass
+    return history
 
 
 @contextmanager
@@ -269,15 +245,6 @@ def record_failure(folder: Path) -> Iterator[None]:
 def reason_of(error: Exception) -> str:
     """Return why a run failed, in one line."""
     return str(error) if isinstance(error, FedbeyondError) else _plugins.describe(error)
-
-
-def format_round(line: Line) -> str:
-    """Describe a round in half a line."""
-    text = f"round {line['round'] + 1}/{line['rounds']}"
-    if "scores" in line:
-        text += f", own {selection_score(line):.1%}, unseen {unseen(line):.1%}"
-    rejected = ", ".join(sorted({entry["site"] for entry in line["rejected"]}))
-    return text + (f", rejected: {rejected}" if rejected else "")
 
 
 def configure_torch(device: str, threads: int, workers: int = 1) -> str:

@@ -12,23 +12,21 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from .._io import storage_errors, write
-from .._progress import Meter
 from ..errors import ConfigError, FedbeyondError
-from ..evaluation.selection import Line
-from . import bench, run_folder
+from . import bench
 from .config import Config, parse
-from .results import RESULTS
+from .run_state import format_run
 
 HERE = "ray"  # instead of an address: a cluster on this machine only, stopped at the end of the command
 RETRIES = 3  # of a run whose process or machine dies
 SMALL = 100 * 2**20  # bytes of Ray's object store, which is hardly used
 SILENT = {"log_to_driver": False, "logging_level": "error"}
-PAUSE = 1.0  # seconds between two reads of the result files
+PAUSE = 1.0  # seconds after which Ctrl-C is noticed
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 # on any system: only 127.0.0.1, with a token
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
@@ -131,10 +129,9 @@ def work(
         common: dict[str, Any] = {"start": os.getcwd(), "mark": str(mark)}
         common |= {"device": device, "threads": threads, "tensorboard": tensorboard}
         runs = {}
-        for number, (cell, folder) in enumerate(todo, 1):
-            label = f"{number}/{len(todo)} {cell.method}, {cell.target} unseen, seed {cell.seed}"
+        for cell, folder in todo:
             order = {"config": asdict(cell), "digest": cell.digest(), "folder": str(folder.resolve())} | common
-            runs[task.remote(json.dumps(order))] = RemoteRun(cell, folder, label)
+            runs[task.remote(json.dumps(order))] = cell, folder
         return wait_for_runs(ray, runs)
 
 
@@ -162,55 +159,25 @@ def run_task(order: str) -> list[str]:
     return list(bench.work([(config, Path(given["folder"]))], device, given["tensorboard"]).values())
 
 
-@dataclass
-class RemoteRun:
-    """A run in a task of the cluster, and how much of its results has been shown."""
-
-    cell: Config
-    folder: Path
-    label: str
-    rounds: int = 0
-    size: int = 0
-
-    def catch_up(self) -> list[Line]:
-        """Return the result lines that were written since the last call."""
-        path = self.folder / RESULTS
-        size = path.stat().st_size if path.exists() else 0
-        if size == self.size:
-            return []
-        fresh = run_folder.lines(self.folder)[self.rounds :]
-        self.rounds, self.size = self.rounds + len(fresh), size
-        return fresh
-
-
-def wait_for_runs(ray: Any, runs: dict[Any, RemoteRun]) -> dict[Path, str]:
-    """Show the progress of all runs; return why each failed one failed. An exception cancels the remaining runs."""
+def wait_for_runs(ray: Any, runs: dict[Any, tuple[Config, Path]]) -> dict[Path, str]:
+    """Wait for all tasks; return why each failed run failed. An exception cancels the remaining tasks."""
     failures = {}
-    with Meter(sum(run.cell.train.rounds for run in runs.values())) as meter:
-        for run in runs.values():
-            meter.skip(len(run.catch_up()))  # rounds that were finished before
-        try:
-            while runs:
-                over, _ = ray.wait(list(runs), timeout=PAUSE)
-                for run in runs.values():
-                    for line in run.catch_up():
-                        meter.step(run.label, bench.format_round(line), last=line["round"] + 1 == line["rounds"])
-                for task in over:
-                    run = runs[task]
-                    if reason := failure(ray, task, run):
-                        failures[run.folder] = reason
-                        meter.skip(run.cell.train.rounds - run.rounds)
-                    else:
-                        meter.advance(run.cell.train.rounds - run.rounds)  # it runs in another process
-                    del runs[task]
-        finally:
-            for task in runs:
-                with suppress(Exception):  # the cluster may be gone, and its tasks with it
-                    ray.cancel(task, force=True)
+    try:
+        while runs:
+            over, _ = ray.wait(list(runs), timeout=PAUSE)
+            for task in over:
+                cell, folder = runs[task]
+                if reason := failure(ray, task, cell):
+                    failures[folder] = reason
+                del runs[task]
+    finally:
+        for task in runs:
+            with suppress(Exception):  # the cluster may be gone, and its tasks with it
+                ray.cancel(task, force=True)
     return failures
 
 
-def failure(ray: Any, task: Any, run: RemoteRun) -> str:
+def failure(ray: Any, task: Any, cell: Config) -> str:
     """Return why a run failed; empty if it did not. Raise errors that are not the method's, as without a cluster."""
     try:
         return "".join(ray.get(task))
@@ -218,7 +185,7 @@ def failure(ray: Any, task: Any, run: RemoteRun) -> str:
         raise (error.cause if isinstance(error.cause, FedbeyondError) else error) from None
     except ray.exceptions.RayError as error:
         first_line = str(error).strip().splitlines()[0]
-        name = run.label.partition(" ")[2]
+        name = format_run(cell.method, cell.target, cell.seed)
         return f"{name}: its process died {1 + RETRIES} times, perhaps because memory was full ({first_line})"
 
 

@@ -1,89 +1,22 @@
 """The state of runs as read from their files and locks, while they run in other processes."""
 
-import fcntl
-import json
-import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import __version__
-from ...errors import FedbeyondError
-from ...evaluation.rules import unseen
-from ...evaluation.selection import Line
-from ...experiment.bench import format_round
-from ...experiment.results import FAILURE, PLAN, RESULTS, TIMES
-from ...spec import unseen_domains
-from .remaining import about, seconds_left
-from .tail import Tail
+from ...experiment.remaining import about, seconds_left
+from ...experiment.results import PLAN
+from ...experiment.run_state import Key, Run, changed, read_json
 
 STATES = ("running", "failed", "stopped", "pending", "done")
 REPORT = "report.html"  # the page that a bench writes at its end
 LATEST = 50  # rejected replies that the page shows
 QUIET = 60  # seconds without a lock or a new line after which no process is running
-Key = tuple[str, str, int]
-
-
-class RoundSummary(NamedTuple):
-    """The values of a round that the page shows."""
-
-    unseen: dict[str, float]  # accuracy by domain; empty if the round was not evaluated
-    rejected: list[dict[str, Any]]
-    text: str
-
-
-class Run:
-    """The folder of a run, read while it grows."""
-
-    def __init__(self, folder: Path, config: dict[str, Any], mark: float) -> None:
-        self.folder, self.mark, self.rounds = folder, mark, int(config["train"]["rounds"])
-        self.key: Key = (str(config["method"]), str(config["target"]), int(config["seed"]))
-        self.results, self.times = Tail(folder / RESULTS), Tail(folder / TIMES)
-        self.summaries: dict[int, RoundSummary] = {}
-        self.seconds: dict[int, float] = {}
-        self.fault = ""
-
-    def read(self) -> None:
-        """Read the lines that were added."""
-        restarted, lines, malformed = self.results.read_new()
-        if restarted:
-            self.summaries, self.fault = {}, ""
-        for line in lines:
-            try:
-                self.summaries[int(line["round"])] = summarise(line)
-            except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, FedbeyondError):
-                malformed = True
-        if malformed:
-            self.fault = f"{RESULTS} has a line that is not a result; delete {self.folder} to start the run again"
-        times = self.times.read_new()
-        if times.restarted:
-            self.seconds = {}
-        for line in times.lines:
-            if isinstance(line.get("round"), int) and isinstance(line.get("seconds"), int | float):
-                self.seconds[line["round"]] = line["seconds"]
-
-    def state(self) -> tuple[str, str]:
-        """Return one of `STATES`, and the reason if the run failed."""
-        if (self.folder / "done").exists() and len(self.summaries) >= self.rounds:
-            return "done", ""
-        if is_running(self.folder):
-            return "running", ""
-        failure = read_json(self.folder / FAILURE)
-        if failure or self.fault:
-            return "failed", str(failure.get("error", self.fault))
-        return "stopped", ""
-
-
-def summarise(line: Line) -> RoundSummary:
-    """Return the values of a line that the page needs."""
-    targets = unseen_domains(line["target"]) if "scores" in line else ()
-    domains = {name: round(unseen(line, name), 4) for name in targets}
-    rejected = [{"site": str(entry["site"]), "reason": str(entry["reason"])} for entry in line["rejected"]]
-    return RoundSummary(domains, rejected, format_round(line))
 
 
 class Watcher:
@@ -110,7 +43,8 @@ class Watcher:
                 self.runs[folder] = known[folder]
             elif mark and (config := read_json(folder / "config.json")):
                 with suppress(KeyError, TypeError, ValueError):  # config.json of another program
-                    self.runs[folder] = Run(folder, config, mark)
+                    key = str(config["method"]), str(config["target"]), int(config["seed"])
+                    self.runs[folder] = Run(folder, key, int(config["train"]["rounds"]), mark)
 
     def describe(self) -> dict[str, Any]:
         """Return counts, the remaining time, and every run that is planned or has a folder."""
@@ -130,10 +64,8 @@ class Watcher:
         age = max(time.time() - last_change, 0) if last_change else None
         finished = bool(runs) and not counts["running"] and not counts["pending"] and not counts["stopped"]
         active = counts["running"] > 0 or (age is not None and age < QUIET)
-        jobs = plan["jobs"] if isinstance(plan.get("jobs"), int) else 0
-        workers = max(counts["running"], min(jobs, counts["running"] + counts["pending"]), 1)
         seconds = {key: list(run.seconds.values()) for key, run in started.items()}
-        remaining = seconds_left(runs, seconds, workers) if active and not finished else None
+        remaining = seconds_left(runs, seconds, number(plan.get("jobs"))) if active and not finished else None
         rejected = [entry for each in started.values() for entry in rejected_replies(each)]
         return {
             "name": str(self.root),
@@ -153,14 +85,6 @@ class Watcher:
             "rejected": {"count": len(rejected), "latest": rejected[-LATEST:]},
             "subfolders": sorted(str(path.parent) for path in self.root.glob(f"*/{PLAN}")) if not runs else [],
         }
-
-
-def changed(path: Path) -> float:
-    """Return the modification time of a file; 0 if there is none."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0
 
 
 def describe_run(run: Run | None) -> dict[str, Any]:
@@ -200,22 +124,6 @@ def planned(plan: dict[str, Any]) -> dict[Key, int]:
     return runs
 
 
-def is_running(folder: Path) -> bool:
-    """Return whether a process holds the run's lock; the lock taken here is brief, and a starting run waits for it."""
-    try:
-        with open(folder / "lock", "rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
-    return False
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a small JSON object; return an empty one if the file is missing or not valid."""
-    try:
-        if os.stat(path).st_size > 10_000_000:
-            return {}
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def number(value: Any) -> int:
+    """Return an integer, or 0 if the value is not one."""
+    return value if isinstance(value, int) else 0

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from ...evaluation.selection import Line
+from ..evaluation.selection import Line
 
 
 class Update(NamedTuple):

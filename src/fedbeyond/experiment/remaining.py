@@ -1,16 +1,18 @@
 """Estimate the remaining time of runs from the time of their rounds so far."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 
 def seconds_left(
-    runs: Sequence[Mapping[str, Any]], seconds: Mapping[tuple[str, str, int], Sequence[float]], workers: int
+    runs: Sequence[Mapping[str, Any]], seconds: Mapping[tuple[str, str, int], Sequence[float]], jobs: int
 ) -> float | None:
-    """Return the seconds until all running and pending runs are done, `workers` at a time; None before a timed round.
+    """Return the seconds until all running and pending runs are done, `jobs` at a time; None before a timed round.
 
-    A method without timed rounds is assumed to take the mean time of the others.
+    A method without timed rounds is assumed to take the mean time of the others. If more runs than `jobs` are running,
+    other processes help.
     """
     by_method: dict[str, list[float]] = {}
     for (method, _, _), times in seconds.items():
@@ -24,7 +26,9 @@ def seconds_left(
         for run in runs
         if run["state"] in ("running", "pending")
     ]
-    return max(sum(remaining) / workers, max(remaining, default=0.0))
+    counts = Counter(run["state"] for run in runs)
+    at_a_time = max(counts["running"], min(jobs, len(remaining)), 1)
+    return max(sum(remaining) / at_a_time, max(remaining, default=0.0))
 
 
 def about(seconds: float) -> str:
