@@ -27,6 +27,11 @@ def fedbeyond(*words):
     return said.getvalue()
 
 
+def spelled(*words):
+    """Return a command as a process of its own is started."""
+    return [sys.executable, "-m", "fedbeyond", *map(str, words)]
+
+
 @contextmanager
 def going(*words, log):
     """A command that goes on until the block is left; Ctrl-C is heard though tests may run in the background."""
@@ -36,8 +41,7 @@ def going(*words, log):
 
     with open(log, "ab") as file:
         pipes = {"stdout": file, "stderr": file, "stdin": subprocess.DEVNULL}
-        command = [sys.executable, "-m", "fedbeyond", *map(str, words)]
-        process = subprocess.Popen(command, **pipes, env=os.environ | OFTEN, preexec_fn=hear, start_new_session=True)
+        process = subprocess.Popen(spelled(*words), **pipes, env=os.environ | OFTEN, preexec_fn=hear, start_new_session=True)
     try:
         yield process
     finally:
