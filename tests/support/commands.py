@@ -41,7 +41,8 @@ def going(*words, log):
 
     with open(log, "ab") as file:
         pipes = {"stdout": file, "stderr": file, "stdin": subprocess.DEVNULL}
-        process = subprocess.Popen(spelled(*words), **pipes, env=os.environ | OFTEN, preexec_fn=hear, start_new_session=True)
+        options = {"env": os.environ | OFTEN, "preexec_fn": hear, "start_new_session": True}
+        process = subprocess.Popen(spelled(*words), **pipes, **options)
     try:
         yield process
     finally:
