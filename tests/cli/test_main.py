@@ -62,10 +62,10 @@ def test_a_bench_compares_skips_what_is_done_and_writes_its_page(call, tmp_path)
     assert code == 0 and "4 runs: 0 done, 4 to go" in out and err.count("round 2/2, own ") == 4
     for method in ("fedavg", "fedavg+ga"):
         assert all(err.count(f"/4 {method}, {target} unseen, seed 0: ") == 1 for target in ("photo", "sketch"))
-    assert "fedavg+ga" in out.split("average")[1] and (tmp_path / "report.html").exists()
+    assert "fedavg+ga" in out.split("average\n")[1] and (tmp_path / "report.html").exists()
     code, out, _ = call("bench", *SMALL, *grid, *ALONE, "--out", tmp_path)
     assert code == 0 and "4 runs: 4 done, nothing to do" in out and f"again: fedbeyond report {tmp_path}\n" in out
-    assert "to watch" not in out and "fedavg+ga" in out.split("average")[1]  # the table is printed again
+    assert "to watch" not in out and "fedavg+ga" in out.split("average\n")[1]  # the table is printed again
     code, out, _ = call("report", tmp_path, "--format", "markdown", "--select", "last")
     assert code == 0 and out.startswith("| method | photo | sketch | average |") and "last round" in out
     code, _, err = call("report", tmp_path, "--select", "luck")

@@ -4,9 +4,10 @@ import pytest
 from scipy import stats
 
 from fedbeyond.errors import ConfigError
-from fedbeyond.report import statistics
+from fedbeyond.report import layout, statistics
+from fedbeyond.report.leaders import leaders
 from fedbeyond.report.page import answer
-from fedbeyond.report.table import tabulate
+from fedbeyond.report.table import rows, tabulate
 
 
 def lines(numbers: dict[str, dict[str, list[float]]], metric: str = "accuracy") -> list[dict]:
@@ -69,6 +70,45 @@ def test_ranks_share_ties():
     assert statistics.ranks(tabulate(lines(same))) == {"x": 2.5, "y": 2.5, "z": 1.0}
     errors = {"x": {"a": [0.1]}, "y": {"a": [0.2]}}
     assert statistics.ranks(tabulate(lines(errors, "calibration_error"), metric="calibration_error"))["x"] == 1.0
+
+
+def test_the_caption_says_over_which_pairs_ranks_are_and_who_lacks_the_others():
+    caption = statistics.caption(tabulate(lines(RUNS)), "fedavg")
+    assert caption.endswith("; mean ranks over the 4 pairs that all 3 methods have")
+    some = {**RUNS, "up": {"a": [0.55], "b": [0.64]}, "bytes_down": {"a": [0.49, 0.53]}}
+    caption = statistics.caption(tabulate(lines(some)), "fedavg")
+    assert "; mean ranks over the 1 pair that all 3 methods have; left out: 3 of 4 pairs (up lacks " in caption
+    assert caption.endswith("(up lacks a seed 1, b seed 1; bytes_down lacks b seed 0, b seed 1)")
+    wide = {"fedavg": {"a": [0.5] * 9}, "up": {"a": [0.6]}}
+    assert "(up lacks a seed 1, a seed 2, a seed 3, 5 more)" in statistics.caption(tabulate(lines(wide)), "fedavg")
+    apart = {"fedavg": {"a": [0.5]}, "up": {"b": [0.6]}}
+    assert "; no mean ranks; left out: 2 of 2 pairs" in statistics.caption(tabulate(lines(apart)), "fedavg")
+
+
+def test_the_best_and_those_not_distinguishable_from_it_are_marked():
+    best = {"a": [0.56, 0.57], "b": [0.66, 0.67]}
+    found = tabulate(lines({**RUNS, "best": best, "once": {"a": [0.1]}}))
+    assert [row[0] for row in rows(found, "fedavg")] == [
+        *("method", "best", "up", "fedavg (baseline)", "bytes_down", "once")
+    ]
+    marked, meaning = leaders(found)
+    assert marked == ("best", "up") and "paired t-test over target and seed, p at least 0.05 after Holm's" in meaning
+    cells = rows(found)
+    text, markdown, latex = (write(cells, "", marked) for write in (layout.text, layout.markdown, layout.latex))
+    assert text.count("*") == 2 and "61.5 ± 0.7*" in text and len({len(row) for row in text.splitlines()[4:8]}) <= 2
+    assert "| **61.5 ± 0.7** |" in markdown and markdown.count("**") == 4
+    assert latex.count(r"$\mathbf{") == 2
+
+
+def test_with_too_few_pairs_only_the_best_is_marked_and_the_meaning_says_so():
+    marked, meaning = leaders(tabulate(lines({"x": {"a": [0.5]}, "y": {"a": [0.9]}})))
+    assert marked == ("y",) and meaning == (
+        "the best average (no test which others may be as good: 1 pair of target and seed, fewer than 3)"
+    )
+    assert leaders(tabulate(lines({"x": {"a": [0.5]}}))).methods == ()
+    errors = {"x": {"a": [0.1, 0.1, 0.2]}, "y": {"a": [0.6, 0.7, 0.7]}, "z": {"a": [0.5]}}
+    found = leaders(tabulate(lines(errors, "calibration_error"), metric="calibration_error"))
+    assert found.methods == ("x",) and found.meaning.endswith("; not tested, with fewer than 3 pairs: z")
 
 
 def test_the_answer_names_the_difference_and_its_uncertainty():

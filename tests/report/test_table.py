@@ -68,8 +68,8 @@ def test_tables_come_as_markdown_latex_and_csv():
     latex = layout.latex(table.rows(found), found.caption)
     assert r"fedavg & $70.0 \pm 14.1$" in latex and latex.count(r"\\") == 3 and r"(\%)" in latex
     csv = table.csv(found).splitlines()
-    assert csv[0] == "method,target,seed,round,accuracy" and len(csv) == 7
-    assert '"fedavg","a",0,2,60.0000' in csv and '"fedavg","a",1,2,80.0000' in csv
+    assert csv[0] == "method,target,seed,round,accuracy,in_mean_rank" and len(csv) == 7
+    assert '"fedavg","a",0,2,60.0000,yes' in csv and '"fedavg","a",1,2,80.0000,no' in csv  # ga has no seed 1
 
 
 def test_the_page_needs_nothing_but_itself_and_escapes_names():
@@ -206,7 +206,7 @@ def test_auc_of_an_unseen_domain_with_one_class_is_a_dash_and_is_left_out_of_ave
     found = table.tabulate(lines, metric="auc")
     assert table.rows(found)[1] == ["fedavg", "80.0", "60.0", "-", "70.0"] and found.average("moon") == [70]
     assert "; no AUC where samples have one class (c): left out of averages" in found.caption
-    assert '"fedavg","c",0,1,\n' in table.csv(found) and table.best_first(found) == ["fedavg", "moon"]
+    assert '"fedavg","c",0,1,,no\n' in table.csv(found) and table.best_first(found) == ["fedavg", "moon"]
     (difference,) = statistics.differences(found, "fedavg")
     assert difference.pairs == 2 and statistics.ranks(found) == {"fedavg": 1.5, "moon": 1.5}
     assert "no AUC where samples have one class (c)" in page(lines, found)

@@ -2,30 +2,37 @@
 
 import csv
 import io
+from collections.abc import Collection
 
 Cells = list[list[str]]  # the first row is the head
 
 
-def text(cells: Cells, caption: str) -> str:
-    """Format a table for a terminal."""
+def text(cells: Cells, caption: str, marked: Collection[str] = ()) -> str:
+    """Format a table for a terminal; the last cells of the rows named in `marked` have a star."""
+    if marked:
+        cells = [[*row[:-1], f"{row[-1]}{'*' if row[0] in marked else ' '}"] for row in cells]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = [
         "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
         for row in cells
     ]
-    return "\n".join([caption, "", lines[0], "─" * len(lines[0]), *lines[1:]]) + "\n"
+    ruler = "─" * len(lines[0].rstrip())
+    return "\n".join([caption, "", *(line.rstrip() for line in (lines[0], ruler, *lines[1:]))]) + "\n"
 
 
-def markdown(cells: Cells, caption: str) -> str:
-    """Format a table as Markdown."""
+def markdown(cells: Cells, caption: str, marked: Collection[str] = ()) -> str:
+    """Format a table as Markdown; the last cells of the rows named in `marked` are bold."""
+    cells = [[*row[:-1], f"**{row[-1]}**" if row[0] in marked else row[-1]] for row in cells]
     head, *body = ["| " + " | ".join(row) + " |" for row in cells]
     ruler = "|---|" + "---:|" * (len(cells[0]) - 1)
     return "\n".join([head, ruler, *body, "", caption]) + "\n"
 
 
-def latex(cells: Cells, caption: str) -> str:
-    """Format a table as LaTeX with booktabs."""
-    head, *body = [" & ".join(map(_latex_cell, row)) + r" \\" for row in cells]
+def latex(cells: Cells, caption: str, marked: Collection[str] = ()) -> str:
+    """Format a table as LaTeX with booktabs; the last cells of the rows named in `marked` are bold."""
+    head, *body = [
+        " & ".join([*map(_latex_cell, row[:-1]), _latex_cell(row[-1], bold=row[0] in marked)]) + r" \\" for row in cells
+    ]
     columns = "l" + "r" * (len(cells[0]) - 1)
     text = _escape(caption).replace("±", r"$\pm$")
     parts = [r"\begin{table}", rf"\caption{{{text}.}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head]
@@ -39,8 +46,11 @@ def as_csv(cells: Cells) -> str:
     return file.getvalue()
 
 
-def _latex_cell(cell: str) -> str:
-    return f"${cell}$".replace("±", r"\pm") if " ± " in cell else _escape(cell)
+def _latex_cell(cell: str, bold: bool = False) -> str:
+    if " ± " in cell:
+        formula = cell.replace("±", r"\pm")
+        return rf"$\mathbf{{{formula}}}$" if bold else f"${formula}$"
+    return rf"\textbf{{{_escape(cell)}}}" if bold else _escape(cell)
 
 
 def _escape(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .. import spec
 from ..errors import ConfigError, nearest
 from . import layout
-from .table import Table, majority_rows, number
+from .table import Table, best_first, labelled, majority_rows, number
 
 TABLES = files(__package__).joinpath("papers")
 PAPERS = tuple(sorted(file.name.removesuffix(".csv") for file in TABLES.iterdir() if file.name.endswith(".csv")))
@@ -54,6 +54,11 @@ class PaperComparison(NamedTuple):
             text += f"; NOT COMPARABLE: theirs is {self.metric}, ours {self.ours.metric}"
         return text
 
+    @property
+    def same_domains(self) -> bool:
+        """Return whether our averages are comparable: a mean over other domains must not be in their column."""
+        return set(self.ours.targets) == set(self.domains)
+
 
 @cache
 def printed_numbers(paper: str) -> tuple[PrintedNumber, ...]:
@@ -96,19 +101,22 @@ def domains(name: str, tables: dict[str, list[PrintedNumber]]) -> tuple[str, ...
     return tuple(next(filter(None, candidates), ()))
 
 
-def rows(comparison: PaperComparison) -> layout.Cells:
-    """Return head and body: each method of ours, the paper's row under it, then the paper's rows that were not run."""
+def rows(comparison: PaperComparison, baseline: str | None = None) -> layout.Cells:
+    """Return head and body: our methods, best first, each with the paper's row; then rows that were not run."""
     ours, body = comparison.ours, []
     theirs: dict[tuple[str, str], dict[str, str]] = {}
     for entry in comparison.theirs:
         text = f"{entry.value} ± {entry.std}" if entry.std else entry.value
         theirs.setdefault((entry.row, entry.method), {})[entry.target] = text
-    # a mean over other domains than the paper's must not be in the column of its averages
-    same_domains = set(ours.targets) == set(comparison.domains)
     columns = [*comparison.targets, "average"]
-    for method in ours.methods:
+    for method in best_first(ours):
         values = [ours.scores(method, target) for target in comparison.targets]
-        body.append([method, *map(number, [*values, ours.average(method) if same_domains else []])])
+        body.append(
+            [
+                labelled(method, baseline),
+                *map(number, [*values, ours.average(method) if comparison.same_domains else []]),
+            ]
+        )
         for row, spelling in [key for key in theirs if same_method(key[1], method)]:
             cells = theirs.pop((row, spelling))
             label = f"  as printed in {comparison.paper}, {comparison.table}"

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from ..errors import ConfigError, nearest
 from .layout import Cells
-from .table import Table
+from .table import Table, pairs_of
 
 CONFIDENCE = 0.95  # of intervals
+MAX_NAMED = 3  # methods, and pairs of each, that a caption names
 
 
 class Difference(NamedTuple):
@@ -46,12 +47,6 @@ def differences(table: Table, baseline: str) -> list[Difference]:
 def paired(table: Table, method: str, baseline: str) -> list[float]:
     """Return the differences in points on every target and seed of both methods."""
     return [table.score(method, *pair) - table.score(baseline, *pair) for pair in pairs_of(table, [method, baseline])]
-
-
-def pairs_of(table: Table, methods: Sequence[str]) -> list[tuple[str, int]]:
-    """Return the pairs of target and seed on which all the methods were run."""
-    pairs = [(target, seed) for target in table.scored_targets for seed in table.seeds]
-    return [pair for pair in pairs if all((method, *pair) in table.picked for method in methods)]
 
 
 def interval(gaps: Sequence[float]) -> tuple[float, float]:
@@ -120,7 +115,7 @@ def rows(table: Table, baseline: str) -> Cells:
             format_p(each.wilcoxon),
             mean_ranks.get(each.method, "-"),
         ]
-        for each in sorted(differences(table, baseline), key=lambda each: -each.mean)
+        for each in sorted(differences(table, baseline), key=lambda each: table.sign * each.mean)
     ]
     return [head, *body, [baseline, "0", "", "", "", "", mean_ranks.get(baseline, "-")]]
 
@@ -134,5 +129,33 @@ def caption(table: Table, baseline: str) -> str:
     """Describe the numbers."""
     return (
         f"Points above {baseline} in {table.measure}, {table.selection}, over pairs of target and seed; p-values after "
-        f"Holm's correction over {len(table.methods) - 1} methods"
+        f"Holm's correction over {len(table.methods) - 1} methods{ranked_pairs(table)}"
     )
+
+
+def ranked_pairs(table: Table) -> str:
+    """Say over how many pairs mean ranks are, and which methods lack the pairs that are left out."""
+    if len(table.methods) < 2:
+        return ""
+    shared = set(pairs_of(table, table.methods))
+    every = [
+        (target, seed)
+        for target in table.scored_targets
+        for seed in table.seeds
+        if any((method, target, seed) in table.picked for method in table.methods)
+    ]
+    count = f"{len(shared)} pair{'s' * (len(shared) != 1)}"
+    text = f"; mean ranks over the {count} that all {len(table.methods)} methods have" if shared else "; no mean ranks"
+    if len(shared) == len(every):
+        return text
+    lacking = {
+        method: [f"{target} seed {seed}" for target, seed in every if (method, target, seed) not in table.picked]
+        for method in table.methods
+    }
+    found = [f"{method} lacks {_shortened(pairs)}" for method, pairs in lacking.items() if pairs]
+    return f"{text}; left out: {len(every) - len(shared)} of {len(every)} pairs ({_shortened(found, '; ')})"
+
+
+def _shortened(items: Sequence[str], separator: str = ", ") -> str:
+    rest = [f"{len(items) - MAX_NAMED} more"] if len(items) > MAX_NAMED else []
+    return separator.join([*items[:MAX_NAMED], *rest])

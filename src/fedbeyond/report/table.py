@@ -188,12 +188,12 @@ def default_baseline(table: Table) -> str:
 
 
 def best_first(table: Table) -> list[str]:
-    """Return the methods, best first; methods without scores on all unseen domains come last."""
+    """Return the methods by their average, best first; methods without an average come last, by their mean score."""
 
     def order(method: str) -> tuple[bool, float]:
-        by_target = [table.scores(method, target) for target in table.scored_targets]
-        values = [value for scores in by_target for value in scores]
-        return not all(by_target), table.sign * mean(values) if values else 0.0
+        averages = table.average(method)
+        values = averages or [value for target in table.targets for value in table.scores(method, target)]
+        return not averages, table.sign * mean(values) if values else 0.0
 
     return sorted(table.methods, key=order)
 
@@ -210,12 +210,17 @@ def number(values: Sequence[float]) -> str:
     return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def rows(table: Table) -> layout.Cells:
-    """Return head and body as strings."""
+def labelled(method: str, baseline: str | None) -> str:
+    """Return the name of a method's row: the baseline is named as such."""
+    return f"{method} (baseline)" if method == baseline else method
+
+
+def rows(table: Table, baseline: str | None = None) -> layout.Cells:
+    """Return head and body as strings, the best average first."""
     body = []
-    for method in table.methods:
+    for method in best_first(table):
         values = [*(table.scores(method, target) for target in table.targets), table.average(method)]
-        body.append([method, *map(number, values)])
+        body.append([labelled(method, baseline), *map(number, values)])
     return [["method", *table.targets, "average"], *body, *majority_rows(table, table.targets)]
 
 
@@ -238,16 +243,24 @@ def majority_rows(table: Table, targets: Sequence[str]) -> layout.Cells:
     return [["majority class", *cells, number(average)]]
 
 
+def pairs_of(table: Table, methods: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the pairs of target and seed on which all the methods were run."""
+    pairs = [(target, seed) for target in table.scored_targets for seed in table.seeds]
+    return [pair for pair in pairs if all((method, *pair) in table.picked for method in methods)]
+
+
 def text(table: Table) -> str:
     """Format the table for a terminal."""
     return layout.text(rows(table), table.caption)
 
 
 def csv(table: Table) -> str:
-    """Format every number behind the table as CSV, with the round it was picked from, counted from 1."""
-    lines = [f"method,target,seed,round,{table.metric}"]
+    """Format every number behind the table as CSV, with its round (counted from 1) and whether it is ranked."""
+    lines = [f"method,target,seed,round,{table.metric},in_mean_rank"]
+    shared = set(pairs_of(table, table.methods))
     for (method, target, seed), line in table.picked.items():
         quoted = ",".join('"' + text.replace('"', '""') + '"' for text in (method, target))
         value = f"{table.score(method, target, seed):.4f}" if target in table.scored_targets else ""
-        lines.append(f"{quoted},{seed},{line['round'] + 1},{value}")
+        ranked = "yes" if (target, seed) in shared else "no"
+        lines.append(f"{quoted},{seed},{line['round'] + 1},{value},{ranked}")
     return "\n".join(lines) + "\n"

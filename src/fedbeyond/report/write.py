@@ -12,8 +12,10 @@ from ..evaluation import cautions
 from ..evaluation.selection import Line
 from ..experiment import results
 from . import cost, layout, paper_comparison, statistics, table
+from .leaders import NO_LEADERS, leaders
 
 LAYOUTS = {"text": layout.text, "markdown": layout.markdown, "latex": layout.latex}
+MARKS = {"text": "star", "markdown": "bold", "latex": "bold"}  # of the best averages
 FORMATS = (*LAYOUTS, "csv", "html")
 
 
@@ -74,13 +76,14 @@ def write_report(
     elif style == "csv":
         content = paper_comparison.as_csv(comparison) if comparison else table.csv(ours)
     else:
-        rows = paper_comparison.rows(comparison) if comparison else table.rows(ours)
-        tables = [(rows, (comparison or ours).caption)]
+        rows = paper_comparison.rows(comparison, baseline) if comparison else table.rows(ours, baseline)
+        best = leaders(ours) if not comparison or comparison.same_domains else NO_LEADERS
+        caption = (comparison or ours).caption + (f"; {MARKS[style]}: {best.meaning}" if best.methods else "")
+        content = LAYOUTS[style](rows, caption, {table.labelled(method, baseline) for method in best.methods})
         if baseline:
-            tables.append((statistics.rows(ours, baseline), statistics.caption(ours, baseline)))
+            content += "\n" + LAYOUTS[style](statistics.rows(ours, baseline), statistics.caption(ours, baseline))
         if costs:
-            tables.append((cost.rows(lines, results.times(runs)), cost.CAPTION))
-        content = "\n".join(LAYOUTS[style](cells, caption) for cells, caption in tables)
+            content += "\n" + LAYOUTS[style](cost.rows(lines, results.times(runs)), cost.CAPTION)
     content += format_warnings(cautions.run_warnings(ours.picked), style)
     if out is None:
         sys.stdout.write(content)
