@@ -15,6 +15,7 @@ import torch
 
 from fedbeyond import NUMERICS, _io, tree
 from fedbeyond.classifier import write
+from fedbeyond.data.datasets.drawing import CLASSES
 from fedbeyond.engine.rounds import participants
 from fedbeyond.errors import ConfigError, FederationError, StorageError
 from fedbeyond.evaluation.metrics import evaluate
@@ -53,6 +54,7 @@ def test_a_run_leaves_its_lines_its_model_and_its_times(config, tmp_path):
     assert set(lines[0]["scores"]["sketch"]) == {"test"} and set(lines[0]["scores"]["photo"]) == {"val", "images"}
     assert sum(lines[2]["weights"].values()) == pytest.approx(1)
     assert len((tmp_path / "times.jsonl").read_text().splitlines()) == 3
+    assert json.loads((tmp_path / "classes.json").read_text())["classes"] == list(CLASSES)
     best = select_round(lines)
     model, notes = checkpoint.load(tmp_path / "best.safetensors")
     assert notes == {"round": best["round"]} and set(model) == {"params", "buffers"}

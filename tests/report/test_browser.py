@@ -2,31 +2,24 @@
 
 import csv
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from fedbeyond._io import write
 from fedbeyond.report.write import write_report
+from support.browser import assert_nothing_went_wrong, cells, look
 from support.paths import ROOT
 from support.watched import begin, held, plan, play, serving
 
 pytestmark = pytest.mark.slow
 RESULTS = ROOT / "benchmarks" / "results" / "styles.jsonl"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SWITCHES = (
-    *("--headless=new", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
-)
 CONTROLS = """
 const kinds = "a[href], button, input, select, textarea, summary, [role=tab], [tabindex='0']";
 const usable = node => node.checkVisibility({visibilityProperty: true}) && !node.disabled;
@@ -46,45 +39,6 @@ return [...document.querySelectorAll("h1, h2, p, li, caption, figcaption, td.las
 """
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    """One browser for all these tests, with a profile of its own; what it logs can be read."""
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    driver = shutil.which("chromedriver")
-    if not program or not driver:
-        pytest.skip("no browser is installed; on Debian: apt-get install chromium chromium-driver")
-    profile = tmp_path_factory.mktemp("browser")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for switch in (*SWITCHES, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.geteuid() == 0 else [])):
-        options.add_argument(switch)
-    options.add_experimental_option("prefs", {"download.default_directory": str(profile / "downloads")})
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    found = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    try:
-        found.set_page_load_timeout(60)
-        yield found
-    finally:
-        found.quit()
-
-
-@pytest.fixture
-def page(browser):
-    """The browser with nothing open, at a desk's width and in daylight."""
-    look(browser, "light", 1200)
-    browser.get("about:blank")
-    for kind in ("browser", "performance"):
-        browser.get_log(kind)
-    return browser
-
-
-def look(browser, scheme: str, width: int) -> None:
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
 def until(browser, condition, seconds: float = 30):
     return WebDriverWait(browser, seconds, poll_frequency=0.05).until(condition)
 
@@ -99,24 +53,6 @@ def says(browser, place: str, text: str, seconds: float = 30) -> None:
 
 def shown(browser, place: str) -> str:
     return browser.execute_script("return document.querySelector(arguments[0]).innerText", place)
-
-
-def cells(browser, table: str) -> list[list[str]]:
-    """The texts of a table, row by row."""
-    rows = "return [...document.querySelector(arguments[0]).rows]"
-    return browser.execute_script(f"{rows}.map(row => [...row.cells].map(cell => cell.textContent.trim()))", table)
-
-
-def assert_nothing_went_wrong(browser, origin: str) -> None:
-    """No message of error in the console, no request that failed, and none to anywhere else."""
-    assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
-    for entry in browser.get_log("performance"):
-        event = json.loads(entry["message"])["message"]
-        if event["method"] == "Network.requestWillBeSent":
-            assert event["params"]["request"]["url"].startswith((origin, "data:", "blob:", "about:"))
-        assert event["method"] != "Network.loadingFailed" or event["params"].get("canceled"), event
-        if event["method"] == "Network.responseReceived":
-            assert event["params"]["response"]["status"] < 400, event
 
 
 def assert_fits(browser) -> None:

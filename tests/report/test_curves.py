@@ -43,6 +43,36 @@ def test_a_curve_is_the_mean_over_seeds_of_what_the_lines_hold():
     assert len(first.collections) == 3  # a band for each
 
 
+def test_the_chosen_rounds_are_marked_on_curves_and_in_their_numbers():
+    tests = {0: (0.2, 0.6, 0.4), 1: (0.3, 0.5, 0.7)}  # of seeds, by round; validation is best in round 2, or in 3
+    lines = [
+        line("fedavg", "a", seed, number, 3, {"a": value, "b": 0.9 if number == 1 + seed else 0.1})
+        for seed, values in tests.items()
+        for number, value in enumerate(values)
+    ]
+    figure = curves.over_rounds(table.tabulate(lines), "fedavg")
+    (curve,) = figure.picture.axes[0].lines
+    assert curve.get_markevery() == [1, 2] and "Rings: the chosen rounds" in figure.caption
+    assert [told["chosen by"] for told in records(figure)] == ["0", "1", "1"]
+    assert figure.hover[curve.get_gid()].texts[1] == "fedavg, round 2: 55.0 ± 7.1 (2 seeds); chosen by 1 of 2 seeds"
+    points = [(number, 0.0, 0.0, 1) for number in range(1, 501)]
+    assert {8, 500} <= {point[0] for point in curves.thinned(points, {8})} and (8, 0.0, 0.0, 1) not in curves.thinned(
+        points
+    )
+
+
+def test_confusion_matrices_are_side_by_side_and_a_domain_without_runs_stays_empty():
+    pairs = [("fedavg", "a"), ("fedavg", "b"), ("fedavg", "c"), ("moon", "b"), ("moon", "a")]
+    lines = [line(method, target, 0, 0, 1, {target: scores([[4, 0], [1, 3]]), "q": 0.5}) for method, target in pairs]
+    figure = classes.confusion(table.tabulate(lines), "moon", ["cat", "dog"])
+    width, height = figure.picture.get_size_inches()
+    titles = [axis.get_title() for axis in figure.picture.axes]
+    assert len(titles) == 5 and width > height and titles[0] == "a unseen\nfedavg"
+    many = scores([[int(i == j) for j in range(65)] for i in range(65)])
+    figure = classes.confusion(table.tabulate([line("fedavg", "a", 0, 0, 1, {"a": many, "q": 0.5})]), "fedavg")
+    assert len(figure.picture.axes[0].get_xticks()) <= classes.MAX_TICKS
+
+
 def test_of_many_methods_the_best_and_the_baseline_have_colours():
     many = bench([f"fedprox(mu={i})" for i in range(40)] + ["fedavg"], targets=["photo"], seeds=(0,), rounds=2)
     found = table.tabulate(many)

@@ -205,6 +205,25 @@ def test_classes_are_named_where_the_data_are_known():
     assert provenance.class_names([{"data": "pacs"}, {"data": "styles"}]) == ()
 
 
+def test_classes_of_ones_own_data_are_named_by_the_runs_themselves(tmp_path):
+    place = tmp_path / "runs" / "fedavg" / "a" / "seed-0"
+    place.mkdir(parents=True)
+    one_class = {"accuracy": 0.5, "recall": [1, 0], "confusion": [[50, 0], [50, 0]]}
+    lines = [line("fedavg", "a", 0, 0, 1, {"a": one_class, "b": one_class})]
+    (place / "results.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    (place / "config.json").write_text(json.dumps({"data": "folder(root='/x')"}))
+    (place / "classes.json").write_text(json.dumps({"classes": ["healthy", "ill"]}))
+    folder = tmp_path / "runs"
+    assert provenance.names_of_classes([folder]) == ("healthy", "ill")
+    write_report([folder], "last", "html", tmp_path / "page.html")
+    html = (tmp_path / "page.html").read_text()
+    assert "healthy predicted as healthy: 100.0%" in html and "ill, fedavg: 0.0" in html
+    write_report([folder], "last", "markdown", tmp_path / "table.md")
+    assert "('healthy' on every domain)" in (tmp_path / "table.md").read_text()
+    (place / "classes.json").unlink()
+    assert provenance.names_of_classes([folder]) == ()
+
+
 def test_a_page_from_lines_alone_has_the_setting_and_says_where_the_rest_is(html):
     assert "<code>0123abcd</code> (32 runs)" in html and "config.json" in html and "configs.json" not in html
 

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from .config import Config, from_identity
 from .results import RESULTS
 
 CONFIG, MACHINE, DONE = "config.json", "machine.json", "done"
+CLASSES = "classes.json"  # the names of the classes, in the order of labels: reports are made without the data
 CHECKPOINT = "checkpoint.safetensors"  # the state after the last finished round, to resume from
 BEST = "best.safetensors"  # the model of the round that train.select chose
 LAST = "last.safetensors"  # the model that was evaluated last, if it is not the one in the checkpoint
@@ -119,6 +120,11 @@ def ensure_same_machine(folder: Path, device: str) -> None:
 def write_machine(folder: Path, device: str) -> None:
     """Write which versions and device compute a run."""
     _io.write(folder / MACHINE, json.dumps({"fedbeyond": __version__} | _machine(device), indent=1).encode())
+
+
+def write_classes(folder: Path, classes: Sequence[str]) -> None:
+    """Write the names of the classes of a run."""
+    _io.write(folder / CLASSES, json.dumps({"classes": list(classes)}, indent=1, ensure_ascii=False).encode())
 
 
 @contextmanager

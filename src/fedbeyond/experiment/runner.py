@@ -33,6 +33,7 @@ def run(experiment: Experiment, folder: Path, history: list[Line] | None = None)
     with run_folder.locked(folder, experiment.config):
         run_folder.ensure_same_machine(folder, experiment.device)
         run_folder.write_machine(folder, experiment.device)
+        run_folder.write_classes(folder, experiment.assembly.task.classes)
         state, first = resume(experiment, folder / CHECKPOINT)
         totals = {"setting": experiment.config.setting(), "rounds": experiment.config.train.rounds}
         results.trim(folder / TIMES, first, lambda line: without_counts(line, experiment.config.train.rounds))

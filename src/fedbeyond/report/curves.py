@@ -1,6 +1,7 @@
 """Figures of the metric on the unseen domains: over rounds, and as differences to a baseline."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..evaluation.rules import unseen
 from ..evaluation.selection import evaluated
 from ..spec import unseen_domains
 from . import statistics
-from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
+from .figure import INK, PALETTE, PAPER, SOFT, Figure, Hover, drawing, panels
 from .table import METRICS, Table, best_first, capitalized, spread
 
 Points = list[tuple[int, float, float, int]]  # round, mean over seeds, standard deviation, number of seeds
@@ -26,19 +27,26 @@ def over_rounds(table: Table, baseline: str) -> Figure | None:
     if max(map(len, table.runs.values()), default=0) < 2 or not table.scored_targets:
         return None
     coloured = palette(table, baseline)
-    data = [["method", "target", "round", table.metric, "std", "seeds"]]
+    data, hover = [["method", "target", "round", table.metric, "std", "seeds", "chosen by"]], {}
     picture, axes = panels(len(table.scored_targets), across=2, width=3.4, height=2.4, sharey=True)
-    for axis, target in zip(axes, table.scored_targets, strict=True):
+    for panel, (axis, target) in enumerate(zip(axes, table.scored_targets, strict=True)):
         for method in sorted(table.methods, key=lambda name: name in coloured):  # grey lines first, under the others
             points = curve(table, method, target)
-            data += [[method, target, *(f"{v:.4f}" if isinstance(v, float) else str(v) for v in p)] for p in points]
-            draw(axis, thinned(points), coloured.get(method), method)
+            chosen = chosen_rounds(table, method, target)
+            data += [
+                [method, target, str(number), f"{value:.4f}", f"{std:.4f}", str(seeds), str(chosen[number])]
+                for number, value, std, seeds in points
+            ]
+            shown, name = thinned(points, chosen), f"{panel}-{table.methods.index(method)}"
+            for kind, artist in draw(axis, shown, coloured.get(method), method, chosen).items():
+                artist.set_gid(f"{kind}-{name}")
+                hover[f"{kind}-{name}"] = Hover(method, point_texts(method, shown, chosen) if kind == "line" else ())
         axis.set_title(f"{target} unseen")
         label_rounds(axis)
     for axis in axes[::2]:
         label_percent(axis, table.metric)
     legend_below(picture, axes, [name for name in table.methods if name in coloured])
-    return Figure("rounds", "Over rounds", _about(table, coloured, baseline), picture, data)
+    return Figure("rounds", "Over rounds", _about(table, coloured, baseline), picture, data, hover)
 
 
 def curve(table: Table, method: str, target: str) -> Points:
@@ -51,26 +59,52 @@ def curve(table: Table, method: str, target: str) -> Points:
     return points
 
 
-def thinned(points: Points) -> Points:
-    """Return at most MAX_POINTS points, with the first and the last."""
+def chosen_rounds(table: Table, method: str, target: str) -> Counter[int]:
+    """Count the seeds that chose each round, as numbers of finished rounds."""
+    lines = [table.picked.get((method, target, seed)) for seed in table.seeds]
+    return Counter(line["round"] + 1 for line in lines if line)
+
+
+def point_texts(method: str, points: Points, chosen: Counter[int]) -> list[str]:
+    """Describe each point of a curve."""
+    texts = []
+    for number, value, std, seeds in points:
+        text = f"{method}, round {number}: {value:.1f}" + (f" ± {std:.1f} ({seeds} seeds)" if seeds > 1 else "")
+        if chosen[number]:
+            text += f"; chosen by {chosen[number]} of {seeds} seeds" if seeds > 1 else "; the chosen round"
+        texts.append(text)
+    return texts
+
+
+def thinned(points: Points, keep: Container[int] = ()) -> Points:
+    """Return at most MAX_POINTS points, with the first and the last, and in addition the rounds to keep."""
     if len(points) <= MAX_POINTS:
         return points
-    return [points[round(i * (len(points) - 1) / (MAX_POINTS - 1))] for i in range(MAX_POINTS)]
+    even = {round(i * (len(points) - 1) / (MAX_POINTS - 1)) for i in range(MAX_POINTS)}
+    return [point for place, point in enumerate(points) if place in even or point[0] in keep]
 
 
-def draw(axis: Any, points: Points, colour: str | None, label: str) -> None:
-    """Draw a curve in its colour with a band of one standard deviation; without a colour, draw it thin and grey."""
+def draw(axis: Any, points: Points, colour: str | None, label: str, chosen: Container[int] = ()) -> dict[str, Any]:
+    """Draw a curve in its colour with a band of one standard deviation; without a colour, draw it thin and grey.
+
+    Rings mark the chosen rounds of a curve in colour. Return what was drawn: the line and the band.
+    """
     if not points:
-        return
+        return {}
     rounds, values, spreads, counts = zip(*points, strict=True)
     mark = "o" if len(points) == 1 else None
     if colour is None:
-        axis.plot(rounds, values, marker=mark, color=SOFT, alpha=0.3, linewidth=0.7, markersize=3)
-        return
-    axis.plot(rounds, values, marker=mark, color=colour, linewidth=1.5, markersize=3, label=label)
-    if max(counts) > 1:
-        low, high = np.subtract(values, spreads), np.add(values, spreads)
-        axis.fill_between(rounds, low, high, color=colour, alpha=0.13, linewidth=0)
+        (line,) = axis.plot(rounds, values, marker=mark, color=SOFT, alpha=0.3, linewidth=0.7, markersize=3)
+        return {"line": line}
+    rings = [place for place, number in enumerate(rounds) if number in chosen]
+    style = {"marker": "o", "markersize": 4.5, "markerfacecolor": PAPER, "markevery": rings} if rings else {}
+    (line,) = axis.plot(
+        rounds, values, **{"marker": mark, "markersize": 3, **style}, color=colour, linewidth=1.5, label=label
+    )
+    if max(counts) < 2:
+        return {"line": line}
+    low, high = np.subtract(values, spreads), np.add(values, spreads)
+    return {"line": line, "band": axis.fill_between(rounds, low, high, color=colour, alpha=0.13, linewidth=0)}
 
 
 def palette(table: Table, baseline: str) -> dict[str, str]:
@@ -110,6 +144,7 @@ def _about(table: Table, coloured: Mapping[str, str], baseline: str) -> str:
     text = f"{capitalized(table.measure)} after each round, mean over seeds"
     if len(table.seeds) > 1:
         text += ", with a band of one standard deviation"
+    text += f". Rings: the chosen rounds of the {'seeds' if len(table.seeds) > 1 else 'runs'}"
     if len(coloured) < len(table.methods):
         text += f". In colour: the best {COLOURED} on average, and the baseline {baseline} in the text colour; "
         text += f"thin and grey: the other {len(table.methods) - len(coloured)} methods"

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +49,13 @@ STYLE: Any = {
 drawing = matplotlib.rc_context(STYLE)  # decorator of drawing functions: text and legends get the style, too
 
 
+class Hover(NamedTuple):
+    """What a page shows for a part of a picture under the pointer."""
+
+    line: str  # the name under which it can be hidden; empty: it cannot
+    texts: Sequence[str]  # of each point of a line, or of each shape
+
+
 class Figure(NamedTuple):
     """A picture with its name, title, caption and the numbers that it shows."""
 
@@ -56,6 +64,7 @@ class Figure(NamedTuple):
     caption: str
     picture: Picture
     data: Cells  # the first row is the head
+    hover: Mapping[str, Hover] = {}  # by the id that a part of the picture has (gid)
 
 
 def panels(count: int, across: int = 4, width: float = 2.6, height: float = 2.2, **options: Any) -> tuple[Picture, Any]:

@@ -2,15 +2,15 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import StorageError
 from . import classes, curves, sensitivity, site_weights
-from .figure import Figure, svg
+from .figure import Figure, Hover, svg
 from .layout import as_csv
-from .provenance import class_names, read_beside_results
+from .provenance import names_of_classes
 from .table import Table
 
 FOLDER = "figures"  # `fedbeyond figure` writes into this folder inside a folder of runs
@@ -24,11 +24,12 @@ class PageFigure(NamedTuple):
     caption: str
     svg: str
     csv: str
+    hover: Mapping[str, Hover] = {}
 
 
 def figures(table: Table, baseline: str, folders: Sequence[Path] = ()) -> list[Figure]:
-    """Draw all figures that finished runs allow; the configurations in `folders` may give the names of classes."""
-    names = class_names(read_beside_results(folders, "config.json"))
+    """Draw all figures that finished runs allow; the files in `folders` give the names of classes."""
+    names = names_of_classes(folders)
     drawn = [
         curves.over_rounds(table, baseline),
         curves.against(table, baseline),
@@ -44,7 +45,7 @@ def figures(table: Table, baseline: str, folders: Sequence[Path] = ()) -> list[F
 
 def page_figure(figure: Figure) -> PageFigure:
     """Convert a drawn figure for a page."""
-    return PageFigure(figure.name, figure.title, figure.caption, svg(figure), as_csv(figure.data))
+    return PageFigure(figure.name, figure.title, figure.caption, svg(figure), as_csv(figure.data), figure.hover)
 
 
 def saved_figures(folders: Sequence[Path]) -> list[PageFigure]:

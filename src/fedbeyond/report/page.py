@@ -22,8 +22,9 @@ from . import cite, cost, gallery, paper_comparison, provenance, statistics
 from .figure import Figure, themed
 from .gallery import PageFigure
 from .layout import Cells
+from .leaders import leaders
 from .paper_comparison import PaperComparison
-from .table import Table, csv, default_baseline, group_runs, rows
+from .table import METRICS, Table, best_first, csv, default_baseline, group_runs, rows
 
 MAX_REJECTED = 200  # rows in the table of rejected replies
 
@@ -45,6 +46,7 @@ def page(
     if figures is None:
         figures = gallery.figures(table, baseline, folders)
     references, unknown = cite.references(table.methods)
+    best = leaders(table)
     script = _asset("page.js")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["breakable"] = breakable
@@ -56,11 +58,15 @@ def page(
         table=table,
         facts=facts(table),
         rows=rows(table),
+        best=best.methods,
+        marks=f"; bold: {best.meaning}" if best.methods else "",
+        hints=hints(table),
+        picked=picked_runs(table),
         numbers=data_link(csv(table), "text/csv"),
         comparison=comparison,
         pairs=paper_comparison.rows(comparison) if comparison else [],
         answer=answer(table, baseline),
-        warnings=cautions.run_warnings(table.picked, provenance.class_names(configs)),
+        warnings=cautions.run_warnings(table.picked, provenance.names_of_classes(folders)),
         baseline=baseline,
         differences=statistics.rows(table, baseline) if len(table.methods) > 1 else [],
         about=statistics.caption(table, baseline),
@@ -102,6 +108,33 @@ def answer(table: Table, baseline: str) -> str:
     return f"{text}: {verdict} ({p}, paired t-test, corrected for {len(differences)} comparisons)."
 
 
+def hints(table: Table) -> dict[tuple[str, str], str]:
+    """Return the chosen round of each seed, for the cell of a method and a target."""
+    rounds: dict[tuple[str, str], list[str]] = {}
+    for (method, target, seed), line in sorted(table.picked.items()):
+        rounds.setdefault((method, target), []).append(f"seed {seed}: {line['round'] + 1} of {line['rounds']}")
+    return {cell: f"Chosen round of {', '.join(found)}" for cell, found in rounds.items()}
+
+
+def picked_runs(table: Table) -> Cells:
+    """Return a row for each run: its chosen round and its score, the best method first."""
+    head = [
+        "method",
+        "unseen domain",
+        "seed",
+        "chosen round",
+        "of rounds",
+        f"{METRICS[table.metric].partition(' (')[0]} (%)",
+    ]
+    body = []
+    for method in best_first(table):
+        for (name, target, seed), line in table.picked.items():
+            if name == method:
+                score = f"{table.score(method, target, seed):.1f}" if target in table.scored_targets else "-"
+                body.append([method, target, str(seed), str(line["round"] + 1), str(line["rounds"]), score])
+    return [head, *body]
+
+
 def facts(table: Table) -> list[tuple[str, str]]:
     """Count the runs behind the answer."""
     finished = {(method, line["target"], seed) for (method, _, seed), line in table.picked.items()}
@@ -129,12 +162,24 @@ def cards(figures: Sequence[PageFigure]) -> list[dict[str, Any]]:
                 "name": name,
                 "title": figure.title,
                 "caption": figure.caption.rstrip("."),
-                "svg": Markup(themed(figure.svg, name).replace("<svg", tag, 1)),
+                "svg": Markup(with_hover(themed(figure.svg, name).replace("<svg", tag, 1), name, figure)),
                 "drawn": data_link(figure.svg, "image/svg+xml"),
                 "numbers": data_link(figure.csv, "text/csv"),
             }
         )
     return result
+
+
+def with_hover(svg: str, name: str, figure: PageFigure) -> str:
+    """Give the parts of an SVG their texts for the pointer and the name of their line, for the page's script."""
+
+    def described(match: re.Match[str]) -> str:
+        if (part := figure.hover.get(match[1])) is None:
+            return match[0]
+        line = f' data-line="{escape(part.line)}"' if part.line else ""
+        return f'{match[0]}{line} data-texts="{escape(json.dumps(part.texts, ensure_ascii=False))}"'
+
+    return re.sub(rf'\bid="{re.escape(name)}-([\w-]+)"', described, svg)
 
 
 def breakable(text: str) -> Markup:

@@ -16,7 +16,7 @@ Record = dict[str, Any]  # the content of a JSON file
 
 
 def read_beside_results(folders: Sequence[Path], name: str) -> list[Record]:
-    """Read the file `name`, config.json or machine.json, of every run in folders."""
+    """Read the file `name`, such as config.json, of every run in folders."""
     files = [file.with_name(name) for folder in folders for file in sorted(folder.rglob(RESULTS))]
     return [read_json(file) for file in files if file.exists()]
 
@@ -30,6 +30,15 @@ def settings(configs: Sequence[Record]) -> Cells:
 def versions(machines: Sequence[Record]) -> Cells:
     """Return the software and hardware versions of runs."""
     return [["component", "version"], *_counted(machines)]
+
+
+def names_of_classes(folders: Sequence[Path]) -> tuple[str, ...]:
+    """Return the names of the classes of all runs in folders; none if the runs differ, or are old and do not say."""
+    stored = [tuple(map(str, each.get("classes", ()))) for each in read_beside_results(folders, "classes.json")]
+    configs = read_beside_results(folders, "config.json")
+    if len(set(stored)) == 1 and len(stored) == len(configs):
+        return stored[0]
+    return class_names(configs)
 
 
 def class_names(configs: Sequence[Record]) -> tuple[str, ...]:

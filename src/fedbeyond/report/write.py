@@ -84,7 +84,7 @@ def write_report(
             content += "\n" + LAYOUTS[style](statistics.rows(ours, baseline), statistics.caption(ours, baseline))
         if costs:
             content += "\n" + LAYOUTS[style](cost.rows(lines, results.times(runs)), cost.CAPTION)
-    content += format_warnings(cautions.run_warnings(ours.picked), style)
+    content += format_warnings(named_warnings(ours, folders), style)
     if out is None:
         sys.stdout.write(content)
     else:
@@ -98,6 +98,16 @@ def write_report(
         print(
             f"figures: {', '.join(figure.name for figure in drawn) or 'none'} in {figures.resolve()}", file=sys.stderr
         )
+
+
+def named_warnings(ours: table.Table, folders: list[Path]) -> list[str]:
+    """Return the warnings of a table, with names of classes if the folders of runs give them."""
+    warnings = cautions.run_warnings(ours.picked)
+    if not warnings or not folders:
+        return warnings
+    from .provenance import names_of_classes
+
+    return cautions.run_warnings(ours.picked, names_of_classes(folders))
 
 
 def format_warnings(warnings: list[str], style: str) -> str:
