@@ -83,6 +83,7 @@ def test_of_many_methods_the_best_and_the_baseline_have_colours():
     assert {curve.get_label() for curve in axis.lines} - {c.get_label() for c in grey} == best | {"fedavg"}
     assert len(grey) == 41 - len(best) - 1 and f"the other {len(grey)} methods" in figure.caption
     assert len(records(figure)) == 41 * 2  # the numbers of all are there
+    assert {part.line for part in figure.hover.values()} == best | {"fedavg", curves.OTHERS}
 
 
 def test_a_long_run_is_drawn_with_as_many_points_as_can_be_seen_and_written_whole():

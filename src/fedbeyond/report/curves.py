@@ -18,6 +18,7 @@ from .table import METRICS, Table, best_first, capitalized, spread
 Points = list[tuple[int, float, float, int]]  # round, mean over seeds, standard deviation, number of seeds
 
 COLOURED = 6  # methods in colour, in addition to the baseline, if there are more methods than colours
+OTHERS = "the grey lines"  # are hidden and shown together
 MAX_POINTS = 60  # points of a curve; a longer one is thinned to evenly spaced rounds
 
 
@@ -40,7 +41,8 @@ def over_rounds(table: Table, baseline: str) -> Figure | None:
             shown, name = thinned(points, chosen), f"{panel}-{table.methods.index(method)}"
             for kind, artist in draw(axis, shown, coloured.get(method), method, chosen).items():
                 artist.set_gid(f"{kind}-{name}")
-                hover[f"{kind}-{name}"] = Hover(method, point_texts(method, shown, chosen) if kind == "line" else ())
+                together = method if method in coloured else OTHERS
+                hover[f"{kind}-{name}"] = Hover(together, point_texts(method, shown, chosen) if kind == "line" else ())
         axis.set_title(f"{target} unseen")
         label_rounds(axis)
     for axis in axes[::2]:
