@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedbeyond.cli import main
-from fedbeyond.experiment import bench
+from fedbeyond.experiment import bench, registry
 from fedbeyond.experiment.config import Config
 
 ALONE = ["--jobs", "1", "--workers", "1"]
@@ -151,7 +151,9 @@ def test_a_split_is_written_and_used(call, tmp_path):
     assert code == 2 and "split.json was made for other data: 'cartoon' has" in err
 
 
-def test_a_plugin_brings_a_method_of_ones_own(call, tmp_path):
+def test_a_plugin_brings_a_method_of_ones_own(call, tmp_path, monkeypatch):
+    copied = {group: dict(names) for group, names in registry.REGISTRY.items()}
+    monkeypatch.setattr(registry, "REGISTRY", copied)
     plugin = tmp_path / "mine.py"
     plugin.write_text(
         "from fedbeyond.experiment.registry import register\nfrom fedbeyond.methods.fedavg import fedavg\n"

@@ -262,7 +262,7 @@ def test_a_prediction_uses_the_missing_texts_of_the_run(call, tmp_path, rows):
     assert call("run", *settings, "-t", "north")[0] == 0
     model = export(tmp_path / "runs/fedavg/north/seed-0", tmp_path / "model")
     (tmp_path / "new.csv").write_text(lines_of([row[1:3] for row in rows], "age,smokes"))
-    predict(model, tmp_path / "new.csv", tmp_path / "with.csv")
+    predict(model, [tmp_path / "new.csv"], tmp_path / "with.csv")
     (tmp_path / "new.csv").write_text(lines_of([["", rows[0][2]], *(row[1:3] for row in rows[1:])], "age,smokes"))
-    predict(model, tmp_path / "new.csv", tmp_path / "without.csv")
+    predict(model, [tmp_path / "new.csv"], tmp_path / "without.csv")
     assert (tmp_path / "with.csv").read_text() == (tmp_path / "without.csv").read_text()

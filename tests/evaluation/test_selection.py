@@ -147,7 +147,9 @@ def test_balanced_accuracy_is_a_rule_of_its_own_and_the_rule_of_runs_that_name_i
     balanced = table.tabulate(lines, "source-validation-balanced")
     assert balanced.picked["fedavg", "z", 0] is lines[1] and "source-validation balanced accuracy" in balanced.caption
     named = [line | {"select": "source-validation-balanced"} for line in lines]
-    assert table.tabulate(named) == balanced._replace(picked={("fedavg", "z", 0): named[1]})
+    assert table.tabulate(named) == balanced._replace(
+        picked={("fedavg", "z", 0): named[1]}, runs={("fedavg", "z", 0): named}
+    )
     assert table.tabulate(named, "source-validation").picked["fedavg", "z", 0] is named[0]
     other = [line | {"seed": 1} for line in lines]
     with pytest.raises(ConfigError, match=r"differ in train.select \(source-validation, .*choose one with --select"):

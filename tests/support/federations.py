@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 
 from fedbeyond.experiment.config import Config
 from fedbeyond.flower.deploy import operations, processes
@@ -34,7 +35,7 @@ class Federation:
             path = self.bundle(name) / operations.SITE_FILE
             path.write_text(path.read_text().replace("folder(root='/data')", self.data))
         charter = operations.read_federation_config(folder)._replace(sites=SITES)  # the spy may join; nobody asks it
-        (folder / operations.FEDERATION_FILE).write_text(operations.toml(charter._asdict()))
+        (folder / operations.FEDERATION_FILE).write_text(tomli_w.dumps(charter._asdict()))
         if NGINX:
             stack.enter_context(proxying(folder / "server"))
         self.link = self.serve()

@@ -312,11 +312,10 @@ def test_without_the_accountant_a_run_says_how_to_install_it(small, monkeypatch)
 
 def test_preflight_tells_epsilon_or_what_is_missing(small, tmp_path):
     own = federation(tmp_path).apps[98][1]
-    told = {
-        finding.topic: finding for finding in list_outgoing(SiteConfig.parse(own | {"secret": ""}), config(small), 3)
-    }
+    outgoing = list_outgoing(SiteConfig.parse(own | {"secret": ""}), config(small))
+    told = {finding.topic: finding for finding in outgoing}
     assert told["privacy"].text.startswith(f"epsilon {analytic(20, 1e-5, 2):.3g} at delta 1e-05 for all data of a site")
-    (refused,) = list_outgoing(SiteConfig.parse(own), config(small), 3)
+    (refused,) = list_outgoing(SiteConfig.parse(own), config(small))
     assert not refused.ok and "has no secret" in refused.text
 
 
