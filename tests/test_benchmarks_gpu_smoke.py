@@ -19,6 +19,7 @@ def test_every_method_and_every_wrapper_has_a_line():
     assert names == {*REGISTRY["methods"], *REGISTRY["wrappers"]}
 
 
+@pytest.mark.slow
 def test_a_method_that_fails_is_named_and_the_others_run_with_workers_and_after_a_stop_to_the_same_bits(capsys):
     assert gpu_smoke.main(["--device", "cpu", "--methods", "fedavgg, fedsb+rc+ga, ndag, fedavg+dp"]) == 1
     out = capsys.readouterr().out

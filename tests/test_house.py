@@ -164,6 +164,7 @@ def test_the_configuration_in_the_docs_can_be_read(tmp_path):
 RECIPES = sorted(ROOT.glob("benchmarks/papers/*/*.toml"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_can_be_planned_without_its_data(path, monkeypatch, tmp_path):
     from fedbeyond.experiment.config import load

@@ -18,7 +18,7 @@ from fedbeyond.experiment import registry
 from fedbeyond.optimizers import sgd
 from fedbeyond.server import Envelope, Request, Round
 from fedbeyond.testing import toy
-from support.method_settings import SMALL
+from support.method_settings import SMALL, combined
 
 METHODS = [*(SMALL.get(name, name) for name in registry.REGISTRY["methods"]), "scaffold+ga", "fedavg+rc", "fedavg+am"]
 DRAWN = {"coral": 0.01, "rsc": 0.01}  # equal batches cost these more or less, as numbers are drawn; by what share
@@ -59,7 +59,7 @@ def run_rounds(name, make_engine=Simulator, count=True):
     return {"state": state, "clients": engine.state()}, round_logs, flops
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", combined(METHODS))
 def test_counting_one_batch_of_a_size_finds_what_torch_counts_on_all_and_changes_nothing(name):
     plain, before, _ = run_rounds(name, count=False)
     counted, after, flops = run_rounds(name)

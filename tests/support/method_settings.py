@@ -1,5 +1,9 @@
 """What the laws need to know of single methods: quicker settings, refusals, and options that must each do something."""
 
+import re
+
+import pytest
+
 SMALL = {  # the same methods, quicker: less to train, and no warm-up that outlasts a law's three rounds
     "fedsb": "fedsb(budget=3)",
     "fedadg": "fedadg(classify=0, align=1)",
@@ -10,6 +14,10 @@ SMALL = {  # the same methods, quicker: less to train, and no warm-up that outla
     "ddaig": "ddaig(width=2, warmup=1)",
     "ats": "ats(width=2, warmup=1)",
 }
+
+# a method of each sort: plain, private state, own sampler, a corrected model, several requests and stored models, own
+# networks, a second network, private layers, gradients of gradients
+REPRESENTATIVE = ("fedavg", "scaffold", "fedsb", "fedgca", "feddag", "fedadg", "moon", "fedbn", "perfedavg")
 
 REFUSED = [  # the server weighs for itself, there is one site, or nothing would come of it
     *["feddag+ga", "feddag+sha"],
@@ -107,3 +115,11 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
         "statistics=average",
     ],
 }  # fmt: skip
+
+
+def combined(names):
+    """Combinations with representative methods; the others run in `make test-all` only."""
+    bases = {name: re.split(r"[+(:]", name)[0] for name in names}
+    return [
+        name if base in REPRESENTATIVE else pytest.param(name, marks=pytest.mark.slow) for name, base in bases.items()
+    ]

@@ -40,7 +40,7 @@ from fedbeyond.testing.laws import (
     summable,
     symmetric,
 )
-from support.method_settings import FAINT, REFUSED, ROUGH, SHARP, SMALL, SWITCHES
+from support.method_settings import FAINT, REFUSED, ROUGH, SHARP, SMALL, SWITCHES, combined
 
 PLAIN, WRAPPERS = list(registry.REGISTRY["methods"]), list(registry.REGISTRY["wrappers"])
 WRAPPED = [
@@ -68,14 +68,6 @@ PRESETS = [
 ]
 
 
-def combined(names):
-    """Combinations with representative methods; the others run in `make test-all` only."""
-    bases = {name: name.partition("+")[0].partition("(")[0] for name in names}
-    return [
-        name if base in REPRESENTATIVE else pytest.param(name, marks=pytest.mark.slow) for name, base in bases.items()
-    ]
-
-
 @cache
 def made(name):
     """What makes a method; the same for all its laws, which then share an undisturbed run."""
@@ -91,9 +83,6 @@ def only_images(wrapper):
 
 IMAGES = [name for name in WRAPPED if only_images(name.rpartition("+")[2]) and not name.startswith("fedavg+")]
 SEALED = [name for name in WRAPPED if name.endswith("+dp") and not name.startswith("fedavg+")]
-# a method of each sort: plain, private state, own sampler, a corrected model, several requests and stored models, own
-# networks, a second network, private layers, gradients of gradients
-REPRESENTATIVE = ("fedavg", "scaffold", "fedsb", "fedgca", "feddag", "fedadg", "moon", "fedbn", "perfedavg")
 QUICK = LAWS | {"fault_tolerant": partial(fault_tolerant, faults=("stalls",))}
 
 
@@ -128,7 +117,7 @@ def test_every_method_sends_something_else_under_the_laws_that_noise_could_break
     check_method(made(name), [made(name.rpartition("+")[0])], laws)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", combined(PRESETS))
 def test_every_preset_obeys_the_laws_that_its_options_could_break(name):
     for law in ("deterministic", "storable", "resumable", "portable", "declared", "fault_tolerant"):
         QUICK[law](made(name))
