@@ -90,6 +90,7 @@ def test_the_next_run_is_one_of_an_unknown_method_then_one_that_takes_longest(tm
     assert order == [*((m, "photo") for m in methods), ("feddag", "sketch"), ("fedsb", "sketch"), ("fedavg", "sketch")]
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_bench_and_find_what_one_finds(call, tmp_path):
     grid = ["--set", 'bench.methods=["fedavg", "fedprox", "scaffold"]', "--set", 'bench.targets=["photo", "sketch"]']
     code, _, _ = call("bench", *SMALL, *grid, *ALONE, "--out", tmp_path / "one")
@@ -233,6 +234,7 @@ def test_a_read_only_output_folder_is_told(call):
     assert code == 2 and "cannot write /proc/fedbeyond" in err and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more_is_told_and_nothing_is_lost(tmp_path):
     def little_room():
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # bytes a file may have: too few for a checkpoint

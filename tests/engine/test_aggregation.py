@@ -116,6 +116,7 @@ class Absent:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "at_most"), [({}, 6), ({"MALLOC_MMAP_THRESHOLD_": "131072"}, 5)])
 def test_a_round_of_many_sites_keeps_a_handful_of_models_not_one_of_each(setting, at_most):
     script = [sys.executable, ROOT / "benchmarks" / "speed" / "memory.py", "17", "1"]

@@ -133,6 +133,7 @@ def fuzz(mutations, site):
         SEEN[kind] += 1
 
 
+@pytest.mark.slow
 def test_ten_thousand_mutated_replies_and_none_reaches_a_method():
     fuzz()
     assert SEEN.total() >= 10_000 and len(SEEN) == 8, SEEN

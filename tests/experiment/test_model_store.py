@@ -180,6 +180,7 @@ def test_a_run_that_begins_again_is_not_confused_by_an_old_shelf(config, tmp_pat
     assert contents(folder) == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_stopped_before_any_write_or_deletion_and_started_again_it_ends_the_same(config, tmp_path, monkeypatch):
     finish(config, tmp_path / "whole")
     stop, deleted = [0], []

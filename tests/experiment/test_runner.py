@@ -123,6 +123,7 @@ def test_a_torn_last_line_is_recognised_and_redone(config, tmp_path, want, torn)
     assert contents(folder) == want
 
 
+@pytest.mark.slow
 def test_killed_at_any_instant_a_real_process_ends_with_the_same_bytes(config, tmp_path):
     config = replace(config, method="scaffold+sha", train=Train(rounds=12, batch_size=8))  # states in trees, on a store
     settings = ["train.rounds=12", "train.batch_size=8", f"data={config.data}", f"network={config.network}"]

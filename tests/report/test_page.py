@@ -303,6 +303,7 @@ def test_figures_are_written_as_files_too(tmp_path, capsys):
     assert names == {f"{name}.{ending}" for name in wanted for ending in ("svg", "png", "csv", "json")}
 
 
+@pytest.mark.slow
 def test_two_hundred_runs_make_a_page_in_seconds_and_of_modest_size(tmp_path):
     methods = ["fedavg", "fedavg+ga", "fedavg+ga(step=0)", *(f"fedprox(mu={mu})" for mu in (0.01, 0.1, 1))]
     lines = bench([*methods, "scaffold", "moon", "fedsr", "fedgma"], seeds=range(5), rounds=20, classes=7, images=5)

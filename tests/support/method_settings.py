@@ -117,9 +117,11 @@ SWITCHES = {  # a method's spelling, and options that must each change the model
 }  # fmt: skip
 
 
-def combined(names):
-    """Combinations with representative methods; the others run in `make test-all` only."""
-    bases = {name: re.split(r"[+(:]", name)[0] for name in names}
-    return [
-        name if base in REPRESENTATIVE else pytest.param(name, marks=pytest.mark.slow) for name, base in bases.items()
-    ]
+def combined(cases):
+    """Mark cases of methods that are not representative as slow; a case is a spec, or a tuple that begins with one."""
+    marked = []
+    for case in cases:
+        values = case if isinstance(case, tuple) else (case,)
+        representative = re.split(r"[+(:]", values[0])[0] in REPRESENTATIVE
+        marked.append(pytest.param(*values, marks=() if representative else pytest.mark.slow))
+    return marked

@@ -146,7 +146,9 @@ def test_every_method_trains_under_sam(name):
     assert (float(tree.dot(gap, gap)) > 1e-6 * float(tree.dot(theirs, theirs))) == (name not in SHARP)
 
 
-@pytest.mark.parametrize(("base", "switch"), [(base, one) for base, some in SWITCHES.items() for one in some])
+@pytest.mark.parametrize(
+    ("base", "switch"), combined((base, switch) for base, switches in SWITCHES.items() for switch in switches)
+)
 def test_every_switch_is_alive(base, switch):
     """Turning an option changes the model that comes out."""
     *under, part = parse(base)
