@@ -56,13 +56,13 @@ federations:
 	$(BIN)/pytest -m 'loopback and not slow' $(COVER)
 
 other-tests:
-	nice $(BIN)/pytest --numprocesses 2 -m 'not loopback and not slow' $(COVER)
+	nice $(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not loopback and not slow' $(COVER)
 
 slow-federations:
 	$(BIN)/pytest -m 'loopback and slow' $(COVER)
 
 slow-tests:
-	nice $(BIN)/pytest --numprocesses 2 -m 'not loopback and slow' $(COVER)
+	nice $(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not loopback and slow' $(COVER)
 
 wheel:
 	@PYTHON=$(PYTHON) .ci/wheel
