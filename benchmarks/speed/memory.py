@@ -3,7 +3,7 @@
 FedAvg with ResNet-18 and plain SGD, set up as in a run. Every client takes one step on two small images, so that memory
 is for models and little else. Counted is the peak of the process's memory (VmHWM), less what it used before there was
 any model, after torch had computed such a step: models, gradients, activations, buffers of oneDNN, and fragmentation.
-By default fedbeyond keeps freed memory, which is faster; MALLOC_MMAP_THRESHOLD_=131072 in the environment saves memory.
+By default fedbeyond keeps freed memory, which is faster; MALLOC_MMAP_THRESHOLD_=4194304 in the environment saves some.
 """
 
 import ctypes

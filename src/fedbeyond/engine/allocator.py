@@ -2,7 +2,7 @@
 
 glibc returns large blocks to the system as soon as they are freed. Training frees and allocates the same blocks in
 every step, so on a CPU a fifth to a quarter of its time goes into unmapping, clearing and mapping pages. Kept blocks
-fragment memory: where models are large, MALLOC_MMAP_THRESHOLD_=131072 in the environment saves some.
+fragment memory: where models are large, set MALLOC_MMAP_THRESHOLD_ in the environment (docs/running.md).
 """
 
 import ctypes
