@@ -1,7 +1,9 @@
 # make demo      compare methods on unseen domains with the data that comes with the package
 # make test      lint, types and tests, in five minutes
 # make test-all  also what takes longer: every combination of methods, drills, a browser, Ray, a proxy; with coverage
+# make docs      build the site of the documentation into site/ (make docs-serve: show it while you write)
 # make wheel     build the wheel, install it in a new environment and use it there
+# make release   build sdist and wheel into dist/ and check them (DRAFT=1: between releases); uploads nothing
 # make setup     the environment that they need (they call it themselves)
 
 PYTHON ?= python3
@@ -10,7 +12,8 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 COVER ?=  # options of pytest that measure coverage; set by test-all
 
-.PHONY: setup demo test test-all test-rest types federations other-tests slow-federations slow-tests wheel clean
+.PHONY: setup demo test test-all test-rest types federations other-tests slow-federations slow-tests wheel docs \
+  docs-serve release clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/ready
@@ -32,8 +35,8 @@ demo: setup
 	@$(BIN)/fedbeyond bench benchmarks/demo.toml
 
 test: $(VENV)/ready-to-test
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks docs examples .ci hatch_build.py
+	$(BIN)/ruff check src tests benchmarks docs examples .ci hatch_build.py
 	$(BIN)/lint-imports --no-logo
 	@$(MAKE) --no-print-directory --jobs 3 federations types other-tests  # at once: the first mostly wait, and go first
 
@@ -64,8 +67,19 @@ slow-federations:
 slow-tests:
 	nice $(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not loopback and slow' $(COVER)
 
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1  # of the theme; decision 24 has the consequence
+
+docs: $(VENV)/ready-to-test
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/ready-to-test
+	$(BIN)/mkdocs serve --strict --dev-addr 127.0.0.1:8000
+
 wheel:
 	@PYTHON=$(PYTHON) .ci/wheel
 
+release: $(VENV)/ready-to-test
+	@PYTHON=$(PYTHON) $(BIN)/python .ci/release.py $(if $(DRAFT),--draft)
+
 clean:
-	rm -rf $(VENV) runs .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis site dist

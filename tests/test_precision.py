@@ -79,7 +79,7 @@ def test_the_option_reaches_the_sites_and_is_part_of_the_run():
 
 def test_without_a_gpu_it_is_refused_before_anything_is_trained():
     config = load(None, ["target=sketch", "train.precision=bfloat16"])
-    with pytest.raises(ConfigError, match=r"needs a GPU \(CUDA\), and the device here is cpu; use --device cuda"):
+    with pytest.raises(ConfigError, match=r"needs a GPU \(CUDA\), and the device here is cpu; use the device cuda"):
         prepare(config)
 
 

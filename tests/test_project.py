@@ -1,6 +1,8 @@
 """What surrounds the package: metadata, citation, hooks before a commit, hosted CI and forms agree with each other."""
 
+import ast
 import re
+import sys
 import tomllib
 
 import pytest
@@ -55,3 +57,70 @@ def test_a_form_for_issues_has_what_the_host_requires(path):
     names = [field["id"] for field in form["body"]]
     assert len(set(names)) == len(names)
     assert all(field["attributes"]["label"] for field in form["body"])
+
+
+NAMES = {"PIL": "pillow", "sklearn": "scikit-learn"}  # of distributions whose modules have another name
+FOUND_THERE = {"IPython", "pandas"}  # used only where a notebook runs, or where the user asks for a data frame
+
+
+def third_party(text):
+    """The modules of others that a text imports, and whether it can do without: in a function, a try or for types."""
+
+    def visit(node, optional):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.partition(".")[0], optional) for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module.partition(".")[0], optional
+        lazy = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Try)
+        lazy |= isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, optional or lazy)
+
+    return {(name, opt) for name, opt in visit(ast.parse(text), False) if name not in sys.stdlib_module_names}
+
+
+def distribution(requirement):
+    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
+
+
+def needed(module):
+    return NAMES.get(module, module.lower().replace("_", "-"))
+
+
+REQUIRED = {distribution(line) for line in PROJECT["dependencies"]}
+EXTRAS = {name: {distribution(line) for line in lines} for name, lines in PROJECT["optional-dependencies"].items()}
+OPTIONAL = set.union(*(names for extra, names in EXTRAS.items() if extra not in ("dev", "docs")))
+
+
+def undeclared(path, text):
+    """The modules that a file imports and the package does not ask for, or does not always ask for."""
+    started_by_flower = path.parent == SOURCE / "flower" and path.name in ("superexec.py", "run_status.py")
+    for module, lazy in sorted(third_party(text) - {("fedbeyond", True), ("fedbeyond", False)}):
+        is_optional = needed(module) in OPTIONAL or module in FOUND_THERE
+        if needed(module) not in REQUIRED and not (is_optional and (lazy or started_by_flower)):
+            yield module
+
+
+def test_every_module_of_others_that_is_imported_is_declared():
+    for path in sorted(SOURCE.rglob("*.py")):
+        assert not list(undeclared(path, path.read_text())), path
+
+
+def test_an_import_that_is_not_declared_would_be_noticed():
+    text = "import torch, yaml\nfrom h5py import File\ndef f():\n    import flwr, httpx\n"
+    assert list(undeclared(SOURCE / "tree.py", text)) == ["h5py", "httpx", "yaml"]
+
+
+def test_an_extra_has_what_its_room_imports():
+    """A message says `pip install 'fedbeyond[flower]'` where a module is missing."""
+    rooms = {"flwr": "flower", "cryptography": "flower", "h5py": "data", "onnx": "onnx", "onnxruntime": "onnx"}
+    rooms |= {"ray": "ray", "pyinstrument": "profile", "dp_accounting": "privacy"}
+    imported = {name for path in SOURCE.rglob("*.py") for name, _ in third_party(path.read_text())}
+    optional = {name for name in imported - FOUND_THERE - {"fedbeyond"} if needed(name) not in REQUIRED}
+    assert optional == rooms.keys() and all(needed(name) in EXTRAS[extra] for name, extra in rooms.items())
+
+
+def test_constraints_name_a_version_of_everything_that_is_declared():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    tested = {line.partition("==")[0] for line in lines if "==" in line}
+    assert tested | {"timm", "torchvision"} >= REQUIRED | OPTIONAL  # no wheel of these two fits the CPU's torch

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fedbeyond import Method
 from fedbeyond.client import Client
-from fedbeyond.method import Method
 from support import architecture
 from support.paths import ROOT, SOURCE
 

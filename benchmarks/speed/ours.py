@@ -15,7 +15,7 @@ import task
 import torch
 from torch import Tensor
 
-from fedbeyond import tree
+from fedbeyond import Method, tree
 from fedbeyond.classifier import read
 from fedbeyond.data.datasets._folder import folder as read_folder
 from fedbeyond.data.partition.assignment import all_rows, select_rows
@@ -27,7 +27,6 @@ from fedbeyond.engine.simulator import Simulator
 from fedbeyond.engine.workers import Workers
 from fedbeyond.experiment.registry import build
 from fedbeyond.images import Split
-from fedbeyond.method import Method
 from fedbeyond.optimizers import sgd
 from fedbeyond.server import Round
 from fedbeyond.site import Site, derive

@@ -26,8 +26,8 @@ def place(error: BaseException) -> str:
 
 def describe(error: BaseException) -> str:
     """Describe an exception in one line: its type and message, after the line of the plugin that it came from."""
-    line, message = place(error), error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{line}: " * bool(line) + type(error).__name__ + f": {message}" * bool(message)
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return ": ".join(part for part in (place(error), type(error).__name__, message) if part)
 
 
 def traceback_wanted() -> bool:

@@ -1,6 +1,7 @@
 """Batches of images with labels, augmentations, and samplers that choose the images of a site's round."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -40,6 +41,19 @@ def plain(batch: Batch, rng: torch.Generator) -> Batch:
 def chain(first: Augment, second: Augment) -> Augment:
     """Return an augmentation that applies one after the other."""
     return lambda batch, rng: second(first(batch, rng), rng)
+
+
+@dataclass(frozen=True)
+class CachedCopies:
+    """The augmentation of a site that has augmented copies of its images: choose one of them for each image."""
+
+    number: int
+    make: Augment  # what the copies were made with
+    name: str  # its spec
+
+    def __call__(self, batch: Batch, rng: torch.Generator) -> Batch:
+        chosen = torch.randint(self.number, (len(batch.x),), generator=rng).to(batch.x.device)
+        return batch._replace(x=batch.x[torch.arange(len(batch.x), device=batch.x.device), chosen])
 
 
 Sampler = Callable[[Tensor, int, int, torch.Generator], Iterator[Tensor]]  # labels, epochs, batch size, random stream

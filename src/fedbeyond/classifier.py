@@ -1,11 +1,12 @@
 """Classifiers as features and a head, and the functions that read a network into a tree and write it back."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle as Hook
 
@@ -16,16 +17,29 @@ from .tree import Tree, contiguous_copy
 
 
 class Task(NamedTuple):
-    """The learning task: classes, shape of the inputs, and the factory of the classifier."""
+    """The learning task: classes, shape of the inputs, and the factory of the network."""
 
     classes: tuple[str, ...]
     shape: tuple[int, ...]  # (channels, height, width) of images, or (features,) of table rows
-    network: Callable[["Task"], "Classifier"]
+    network: Callable[["Task"], nn.Module]
     sources: int = 1  # number of source sites, for networks that classify sites
+
+    def classifier(self) -> "Classifier":
+        """Build the network, for a method that needs its features: it declares so in `Method.needs`."""
+        return cast(Classifier, self.network(self))
 
 
 Networks = dict[str, nn.Module]
 Net = TypeVar("Net", bound=nn.Module)
+
+
+PARTS = {  # what a network can give beyond logits; each includes those that INCLUDED lists
+    "features": "the features before a linear head",
+    "maps": "feature maps",
+    "pooled": "feature maps that its head averages",
+    "stages": "the maps of a network's early layers",
+}
+INCLUDED = {"maps": {"features"}, "pooled": {"maps", "features"}}
 
 
 class Classifier(nn.Module):
@@ -37,6 +51,16 @@ class Classifier(nn.Module):
     def __init__(self, body: nn.Module, width: int, classes: int) -> None:
         super().__init__()
         self.body, self.head = body, nn.Linear(width, classes)
+
+    @property
+    def provides(self) -> Set[str]:
+        """What the network gives beyond logits: names of `PARTS`."""
+        return {"features", "maps", "pooled"} | ({"stages"} if self.stages else set())
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """Names of submodules at which its blocks end, except the last block; unless it says otherwise, its stages."""
+        return self.stages
 
     def maps(self, x: Tensor) -> Tensor:
         """Return the last feature maps."""
@@ -57,6 +81,21 @@ class Classifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))  # type: ignore[no-any-return]
+
+
+def ensure_provides(net: nn.Module, needs: Set[str], user: str, network: str = "") -> None:
+    """Raise `ConfigError` if a network does not give what its user, a method or a figure, needs beyond logits."""
+    provides: Set[str] = net.provides if isinstance(net, Classifier) else frozenset()
+    missing = [part for part in PARTS if part in needs - provides]
+    if missing:
+        meanings = " and ".join(PARTS[part] for part in missing)
+        given = " and ".join(["logits", *(part for part in PARTS if part in provides - {"pooled"})])
+        stages = ", stages=[...]" if "stages" in missing else ""
+        raise ConfigError(
+            f"{user} needs {meanings}, and {network or type(net).__name__} gives only {given}; build your network with "
+            f"fedbeyond.networks.classifier(body, head{stages}), use convnet, a ResNet, AlexNet or MobileNetV2, or a "
+            "method that needs less (fedbeyond list methods)"
+        )
 
 
 def require_images(task: Task, name: str, instead: str = "mlp") -> None:
@@ -80,12 +119,8 @@ def at_stages(net: nn.Module, name: str, act: Callable[[Tensor], Tensor | None],
 
     `name` is the method's name, for the error message if the network declares no stages.
     """
-    stages = net.stages[:depth] if isinstance(net, Classifier) else ()
-    if not stages:
-        raise ConfigError(
-            f"{name} needs the maps of a network's early layers, and {type(net).__name__.lower()} declares none; "
-            "use convnet, a ResNet, AlexNet or MobileNetV2"
-        )
+    ensure_provides(net, {"stages"}, name)
+    stages = cast(Classifier, net).stages[:depth]
     return [net.get_submodule(stage).register_forward_hook(lambda module, inputs, maps: act(maps)) for stage in stages]
 
 
@@ -98,12 +133,12 @@ def attached(hooks: Iterable[Hook]) -> ExitStack:
 
 
 def classifier(task: Task) -> Networks:
-    """Build one classifier, all that most methods need."""
+    """Build one network, all that most methods need."""
     return {"model": task.network(task)}
 
 
 def classifiers(*names: str) -> Callable[[Task], Networks]:
-    """Return a function that builds a classifier for each name: `model` is trained, `guide` holds the received one."""
+    """Return a function that builds a network for each name: `model` is trained, `guide` holds the received one."""
     return lambda task: {name: task.network(task) for name in names}
 
 
@@ -158,6 +193,19 @@ def write(net: Net, state: Tree) -> Net:
             with timer.section("models in and out"):
                 torch._foreach_copy_(list(tensors.values()), [state[kind][name] for name in tensors])
     return net
+
+
+def call_with(net: nn.Module, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return the outputs of a network with other parameters; where parts share one, all get the same other one."""
+    other = {id(param): params[name] for name, param in net.named_parameters()}
+    every = {
+        f"{path}.{key}".lstrip("."): other[id(param)]
+        for path, module in net.named_modules()
+        for key, param in module._parameters.items()
+        if param is not None
+    }
+    # torch's own search for shared parameters leaves other ones behind in a module that has two names
+    return functional_call(net, every, (x,), tie_weights=False)  # type: ignore[no-any-return]
 
 
 def eval_batch_size(device: str | torch.device) -> int:

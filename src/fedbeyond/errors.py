@@ -21,11 +21,18 @@ class MissingError(DataError):
 
 
 class FederationError(FedbeyondError):
-    """Too few usable replies from the sites, or a site that cannot reply."""
+    """Too few usable replies from the sites, or a site that cannot reply.
+
+    A site sends its text to the server: it must name nothing of the site's files, settings and data.
+    """
 
 
 class PolicyError(FederationError):
-    """A request that a site's policy does not allow."""
+    """A request that a site's policy does not allow; a site sends its text, as that of `FederationError`."""
+
+
+class ApprovalError(PolicyError):
+    """A run that a site's operator has not approved yet."""
 
 
 class StorageError(FedbeyondError):
@@ -34,6 +41,15 @@ class StorageError(FedbeyondError):
 
 class BusyError(StorageError):
     """A run folder that another process is using."""
+
+
+MAX_REASON = 500  # characters of a text that came from elsewhere
+
+
+def printable(text: str, limit: int = MAX_REASON) -> str:
+    """Return a text from elsewhere for logs and result lines: without control characters, and cut to a length."""
+    text = "".join(character if character.isprintable() else " " for character in text[: limit + 1])
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -1,11 +1,16 @@
 """Datasets by domain, and views of their rows; images may stay on disk and are read a batch at a time."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from .errors import DataError, nearest
 
 
 class View:
@@ -53,7 +58,16 @@ class Notes(NamedTuple):
     digest: str = ""  # of the contents, if rows have no names
 
 
-class Domains(NamedTuple):
+class Domain(NamedTuple):
+    """The images (or rows) and labels of one domain, and the group of each image: its patient, case or slide."""
+
+    images: Tensor
+    labels: Tensor
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
     """A dataset: its classes, and the images (uint8, N x C x H x W) and labels of each domain.
 
     In a table, images are rows of features, and `complete` fills in the missing values of a site's split, given the
@@ -62,14 +76,35 @@ class Domains(NamedTuple):
 
     classes: tuple[str, ...]
     images: dict[str, tuple[Tensor, Tensor]]
-    notes: Mapping[str, Notes] = {}
+    notes: Mapping[str, Notes] = field(default_factory=dict)
     complete: Callable[[tuple[Tensor, Tensor], tuple[Tensor, Tensor]], tuple[Tensor, Tensor]] | None = None
     columns: Sequence[tuple[str, tuple[str, ...]]] = ()  # of tables: name and categories of each column
     about: Sequence[str] = ()  # of tables: lines that describe the columns and the sites
+    name: str = ""  # for people; content_digest identifies the data
+    label: str = ""  # of tables: the column of the class
+    missing: tuple[str, ...] = ()  # of tables: texts that mean a missing value, besides ?, NA and others
 
     def note(self, domain: str) -> Notes:
         """Return the metadata of a domain's images; empty if there is none."""
         return self.notes.get(domain, Notes())
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Return the names of the domains."""
+        return tuple(self.images)
+
+    def __getitem__(self, domain: str) -> Domain:
+        """Return the images and labels of a domain."""
+        if domain not in self.images:
+            raise DataError(f"these data have no domain {domain!r}; {nearest(str(domain), self.images)}")
+        return Domain(*self.images[domain], self.note(domain).groups)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {len(labels):,}" for name, (_, labels) in self.images.items())
+        shape = " x ".join(map(str, next(iter(self.images.values()))[0].shape[1:]))
+        unit = "rows" if self.complete else "images"
+        name = f" {self.name}" if self.name else ""
+        return f"<Dataset{name}: {len(self.classes)} classes, {unit} of {shape}, domains: {sizes}>"
 
 
 def mapped(pixels: np.ndarray) -> Tensor:
@@ -87,3 +122,37 @@ def pixels(x: Tensor) -> Tensor:
         return x
     layout = torch.channels_last if x.dim() == 4 else torch.preserve_format
     return x.to(torch.float32, memory_format=layout).div_(127.5).sub_(1)
+
+
+def content_digest(data: Dataset) -> str:
+    """Return 16 hex digits that identify the content of a dataset; each tensor is hashed once.
+
+    Classes, columns, inputs, labels and metadata of each domain count. The dataset's name, the order of its domains and
+    the layout of tensors in memory do not.
+    """
+    hashed = hashlib.sha256(repr((data.classes, list(map(tuple, data.columns)), _named(data.complete))).encode())
+    for domain in sorted(data.images):
+        note = data.note(domain)
+        rows = [np.asarray(note.folds[part], np.int64).tobytes() for part in sorted(note.folds)]
+        texts = (domain, *map(str, note.names)), tuple(map(str, note.groups)), note.digest, sorted(note.folds), rows
+        hashed.update(repr((*texts, *map(tensor_digest, data.images[domain]))).encode())
+    return hashed.hexdigest()[:16]
+
+
+def tensor_digest(tensor: Tensor) -> str:
+    """Compute a digest of a tensor's type, shape and bytes; it is kept with the tensor until torch changes that."""
+    version, known = getattr(tensor, "_content_digest", (None, ""))
+    if version != tensor._version:
+        hashed = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        for some in tensor.split(256) if tensor.numel() else ():  # memory maps are not loaded at once
+            hashed.update(some.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        known = hashed.hexdigest()
+        tensor._content_digest = tensor._version, known  # type: ignore[attr-defined]
+    return known
+
+
+def _named(function: object) -> str:
+    """Return the name of a function, and the arguments that a partial one has."""
+    if isinstance(function, partial):
+        return f"{_named(function.func)} {function.args} {sorted(function.keywords.items())}"
+    return getattr(function, "__qualname__", "") if function else ""

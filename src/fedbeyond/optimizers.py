@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from .tree import Tree
 
-Momentum = Annotated[float, Field(ge=0, lt=1)]
+Rate = Annotated[NonNegativeFloat, "learning rate, which the schedule multiplies"]
+Momentum = Annotated[float, Field(ge=0, lt=1), "momentum"]
+Decay = Annotated[NonNegativeFloat, "this times the parameters is added to their gradient (L2 penalty)"]
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]  # share of completed rounds -> factor on the learning rate
 
@@ -27,21 +29,21 @@ def without_compiler(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.o
 SGD, ADAM = without_compiler(torch.optim.SGD), without_compiler(torch.optim.Adam)
 
 
-def sgd(lr: NonNegativeFloat = 0.05, momentum: Momentum = 0.0, weight_decay: NonNegativeFloat = 0.0) -> Optimizer:
+def sgd(lr: Rate = 0.05, momentum: Momentum = 0.0, weight_decay: Decay = 0.0) -> Optimizer:
     """Return stochastic gradient descent."""
     return lambda params: SGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
 
-def adam(lr: NonNegativeFloat = 1e-3, weight_decay: NonNegativeFloat = 0.0) -> Optimizer:
+def adam(lr: Rate = 1e-3, weight_decay: Decay = 0.0) -> Optimizer:
     """Return Adam with torch's default betas."""
     return lambda params: ADAM(params, lr=lr, weight_decay=weight_decay)
 
 
 def sam(
-    rho: NonNegativeFloat = 0.05,
-    lr: NonNegativeFloat = 0.05,
+    rho: Annotated[NonNegativeFloat, "radius of the ascent step, rho"] = 0.05,
+    lr: Rate = 0.05,
     momentum: Momentum = 0.0,
-    weight_decay: NonNegativeFloat = 0.0,
+    weight_decay: Decay = 0.0,
 ) -> Optimizer:
     """Return sharpness-aware minimisation (SAM) with SGD; see `sharp`."""
     return sharp(sgd(lr, momentum, weight_decay), rho)
@@ -91,12 +93,15 @@ def constant() -> Schedule:
     return lambda share: 1.0
 
 
-def cosine(end: NonNegativeFloat = 0.0) -> Schedule:
+def cosine(end: Annotated[NonNegativeFloat, "factor at the end of the run"] = 0.0) -> Schedule:
     """Return a cosine schedule from 1 down to `end`."""
     return lambda share: end + (1 - end) * (1 + math.cos(math.pi * share)) / 2
 
 
-def step(at: Annotated[float, Field(ge=0, le=1)] = 0.8, factor: NonNegativeFloat = 0.1) -> Schedule:
+def step(
+    at: Annotated[float, Field(ge=0, le=1), "share of the rounds after which it drops"] = 0.8,
+    factor: Annotated[NonNegativeFloat, "factor on the learning rate after that"] = 0.1,
+) -> Schedule:
     """Return a schedule that drops to `factor` after the share `at` of the rounds."""
     return lambda share: factor if share >= at else 1.0
 

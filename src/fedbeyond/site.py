@@ -15,6 +15,8 @@ from .images import Split, pixels
 from .optimizers import Schedule, constant
 from .tree import Tree
 
+COPIES = "copies"  # a split with augmented copies of each training image, if they are cached
+
 
 def derive(*parts: object) -> int:
     """Derive a seed from its purpose (`parts`), independent of all numbers drawn before."""
@@ -90,7 +92,7 @@ class Site:
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
         """Yield batches of training images, sampled and augmented."""
-        x, y = self.data["train"]
+        x, y = self.data.get(COPIES, self.data["train"])
         for index in self.sampler(y, self.epochs if epochs is None else epochs, self.batch_size, self.rng):
             with timer.section("data"):
                 batch = Batch(pixels(x[index].to(self.device)), y[index].to(self.device))

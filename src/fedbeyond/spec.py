@@ -68,7 +68,8 @@ def to_table(text: str) -> dict[str, Any]:
 def _part(piece: str, text: str) -> Part:
     match = PART.fullmatch(piece)
     if not match:
-        raise ConfigError(f"cannot read {piece!r} in {text!r}; write it as name, name(key=value) or name+name")
+        path = f"; a path is an option, as in folder(root={piece})" if "/" in piece else ""
+        raise ConfigError(f"cannot read {piece!r} in {text!r}; write it as name, name(key=value) or name+name{path}")
     options = {}
     for pair in filter(str.strip, _split(match["options"] or "", ",")):
         key, equals, value = pair.partition("=")

@@ -121,19 +121,20 @@ def mean(nodes: Iterable[Node], weights: Sequence[float]) -> Node:
 def flatten(a: Tree) -> dict[str, Tensor]:
     """Flatten to one level for files and messages: {"a": {"b": x}, "c": {}} -> {"a/b": x, "c/": empty}."""
     flat: dict[str, Tensor] = {}
-
-    def visit(node: Any, path: str) -> None:
-        if not isinstance(node, dict):
-            flat[path] = node
-        elif not node:
-            flat[f"{path}/"] = torch.empty(0)  # marks an empty branch, so that `unflatten` restores it
-        for key, child in node.items() if isinstance(node, dict) else ():
-            if not key or "/" in key:
-                raise ValueError(f"keys of a tree must be non-empty and must not contain '/', got {key!r}")
-            visit(child, f"{path}/{key}" if path else key)
-
-    visit(a, "")
+    _flatten_into(flat, a, "")
     return flat
+
+
+def _flatten_into(flat: dict[str, Tensor], node: Any, path: str) -> None:
+    """Add the leaves below a path; no inner function, which would keep them alive until garbage is collected."""
+    if not isinstance(node, dict):
+        flat[path] = node
+    elif not node:
+        flat[f"{path}/"] = torch.empty(0)  # marks an empty branch, so that `unflatten` restores it
+    for key, child in node.items() if isinstance(node, dict) else ():
+        if not key or "/" in key:
+            raise ValueError(f"keys of a tree must be non-empty and must not contain '/', got {key!r}")
+        _flatten_into(flat, child, f"{path}/{key}" if path else key)
 
 
 def unflatten(flat: dict[str, Tensor]) -> Tree:

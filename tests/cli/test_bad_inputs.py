@@ -1,13 +1,15 @@
 """Mistakes that users make: each ends with one line that says what was given and what to do, and loses nothing."""
 
 import hashlib
+import importlib
 import shlex
+import signal
 import sys
 
 import pytest
 
 from fedbeyond.cli import main
-from fedbeyond.experiment import registry
+from fedbeyond.experiment import build, registry
 from support.bad_inputs import write_all
 
 STYLES = (
@@ -56,6 +58,7 @@ METHODS = {
 TARGETS = {
     "": "no target given; choose the unseen domain among cartoon, painting, photo, sketch",
     "sketchh": "no domain 'sketchh'; choose the unseen domain among",
+    "Sketch": "choose the unseen domain among cartoon, painting, photo, sketch (as in target = sketch)",
     "photo,sketch": "no domain 'photo,sketch'",
     "photo+": "no domain ''",
     "photo+photo": "names a domain twice",
@@ -125,6 +128,7 @@ SETTINGS = {
     "data=styles(share=nan)": "share=nan is not valid",
     "data=styles(size=100000)": "size must be 16 to 256",
     "data=folder": "folder needs a path",
+    "data={root}/good": "a path is an option, as in folder(root=",
     "data=pacs(root={root}/missing)": "no such folder; expected",
 }
 FOLDERS = {
@@ -143,6 +147,8 @@ FOLDERS = {
     "bomb": "exceeds limit",
     "deep": "a/x/9.png: cannot be read as an image (more than 8 bits a pixel",
     "dead-link": "a/x/dead.png: cannot be read (No such file or directory)",
+    "arrays": "it has .npz files and no folders; write data as npz(root=",
+    "tables": "it has .csv files and no folders; write data as table(path='",
     "good, classes=[x, q]": "no domain has an image of class q",
 }
 TABLES = {
@@ -177,12 +183,16 @@ COMMANDS = {
     f"{SKETCH} --out {'x' * 300}": "has 300 bytes, and a file system allows 255",
     f"{SKETCH} -m {'x' * 300}": "has 300 bytes, and a file system allows 255",
     f"{SKETCH} --device gpu": "device 'gpu' cannot be used",
-    f"{SKETCH} --device cuda:99": "try --device cpu",
+    f"{SKETCH} --device cuda:99": "try the device cpu",
     f"{SKETCH} --seed x": "is not a valid int",
     f"{SKETCH} --workers 0": "is not in the range x>=1",
-    f"{SKETCH} --out {{root}}/file": "choose another --out",
-    f"{SKETCH} --out /proc/x": "choose another --out",
+    f"{SKETCH} --out {{root}}/file": "choose another out folder",
+    f"{SKETCH} --out /proc/x": "choose another out folder",
     f"{SKETCH} --nosuch": "No such option: --nosuch",
+    f"{SKETCH} --rounds 3": "No such option: --rounds; it is a setting: --set train.rounds=...",
+    f"{SKETCH} --lr 3": "it is a setting: --set optimizer.lr=...",
+    "bench --seeds 0": "it is a setting: --set bench.seeds=...",
+    "report {root}/nothing --rounds 3": "No such option: --rounds",
     f"bench {STYLES} --set 'bench.methods=[fedavg, fedproxx]'": "did you mean 'fedprox'?",
     f"bench {STYLES} --set bench.targets=sketchh": "no domain 'sketchh'",
     f"bench {STYLES} --set bench.seeds=x": "bench.seeds.0 = 'x' is not valid",
@@ -211,6 +221,40 @@ COMMANDS = {
     "figure cam {root}/missing": "has no finished run",
     "nosuch": "No such command 'nosuch'",
 }
+TINY = "--set 'network=convnet(width=2)' --set train.batch_size=8 --set train.rounds=2 --device cpu"
+TWO_ROUNDS = f"run -t a --out {{out}} {TINY} --set 'data=folder(size=8, root={{root}}/good)'"
+TWO_RUNS = f"bench --out {{out}} {STYLES} {TINY} --jobs 1 --workers 1 --set 'bench.targets=[sketch, photo]'"
+MODEL = "export {done}/run/fedavg/a/seed-0 --out {out}"
+INTERRUPTS = (  # the command, the function in which it is stopped, in which of its calls
+    (TWO_ROUNDS, "experiment.config:Config.digest", 1),
+    (TWO_ROUNDS, "data.storage.cache:decoded", 9),  # reading data
+    (TWO_ROUNDS, "engine.simulator:answer", 2),  # round 1
+    (TWO_ROUNDS, "evaluation.metrics:classification_metrics", 2),
+    (TWO_ROUNDS, "experiment.results:append", 1),  # before the line of round 1
+    (TWO_ROUNDS, "experiment.results:append", 2),  # between its line and its times
+    (TWO_ROUNDS, "experiment.checkpoint:content", 1),  # in the thread that writes checkpoints
+    (TWO_ROUNDS, "experiment.checkpoint:content", 4),
+    (TWO_ROUNDS, "experiment.runner:participants", 2),  # between two rounds
+    (TWO_ROUNDS, "engine.simulator:answer", 4),  # round 2
+    (TWO_ROUNDS, "experiment.bench:selection_score", 1),  # printing the scores
+    (TWO_RUNS, "experiment.bench:write_plan", 1),
+    (TWO_RUNS, "experiment.runner:participants", 2),  # the first run
+    (TWO_RUNS, "experiment.runner:participants", 3),  # the second run
+    (TWO_RUNS, "report.bench:draw_figures", 1),
+    (TWO_RUNS, "report.page:page", 1),
+    ("report {done}/bench --format html --out {out}/page.html --figures {out}/figures", "report.page:page", 1),
+    ("report {done}/bench --format html --out {out}/page.html --figures {out}/figures", "_io:os.fsync", 1),
+    ("report {done}/bench --format html --out {out}/page.html --figures {out}/figures", "_io:os.fsync", 4),
+    (MODEL, "export.export:temperature", 1),
+    (MODEL, "_io:os.fsync", 2),  # the card, after the numbers
+    ("predict {done}/model {root}/good --out {out}/predictions.csv", "export.predict:decoded", 3),
+    ("predict {done}/model {root}/good --out {out}/predictions.csv", "_io:os.fsync", 1),
+    ("data check {root}/good --out {out}/data.png", "data.check.scan:decode_error", 3),
+    ("data check {root}/good --out {out}/data.png", "_io:os.fsync", 1),
+    ("data show --out {out}/data.png 'folder(root={root}/good, size=8)'", "data.check.picture:np.repeat", 3),
+    (f"check {STYLES}", "experiment.plan:describe_methods", 1),
+)
+FINISHED = (0, 1)  # 1: data check has findings
 CASES = [
     *((f"{SKETCH} -m {shlex.quote(method)}", phrase) for method, phrase in METHODS.items()),
     *((f"{RUN} -t {shlex.quote(target)}", phrase) for target, phrase in TARGETS.items()),
@@ -258,6 +302,110 @@ def test_a_mistake_ends_with_one_line_and_nothing_is_lost(command, phrase, root,
     assert not list((tmp_path / "runs").rglob("results.jsonl"))
 
 
+@pytest.fixture(scope="module")
+def done(root, tmp_path_factory):
+    """What commands leave that nobody stopped: a run, a bench, a model and so on, by the first word of the command."""
+    folder = tmp_path_factory.mktemp("done")
+    places = {"root": root, "done": folder}
+    with pytest.MonkeyPatch.context() as patch:
+        for command in dict.fromkeys(command for command, *_ in INTERRUPTS):
+            out = folder / name_of(command)
+            out.mkdir()
+            assert ended(patch, command, places | {"out": out}) in FINISHED
+    return folder
+
+
+def name_of(command):
+    """Return the folder of what an uninterrupted command leaves."""
+    return {"export": "model", "data": "-".join(command.split()[:2])}.get(command.split()[0], command.split()[0])
+
+
+def ended(patch, command, places):
+    """Run a command in this process and return its exit code."""
+    patch.setattr(sys, "argv", ["fedbeyond", *(word.format(**places) for word in shlex.split(command))])
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    return end.value.code or 0
+
+
+def stopping(number, called, at):
+    """Return a function that sends this process a signal in its call with the number `at`."""
+    calls = []
+
+    def stopped(*args, **options):
+        calls.append(args)
+        if len(calls) == at:
+            signal.raise_signal(number)
+        return called(*args, **options)
+
+    return stopped
+
+
+def outputs(folder):
+    """Return the contents of files that two uninterrupted commands write alike; fail for a file that is not whole."""
+    found = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert not [path for path in found if path.suffix == ".partial"]
+    return {
+        path: content
+        for path, content in found.items()
+        if path.name not in ("times.jsonl", "machine.json", "report.html")
+    }
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    ("command", "place", "at"),
+    INTERRUPTS,
+    ids=[f"{command.split()[0]}, {place}, {at}" for command, place, at in INTERRUPTS],
+)
+def test_a_stopped_command_loses_nothing(command, place, at, number, root, done, tmp_path, capsys, monkeypatch):
+    places = {"root": root, "done": done, "out": tmp_path / "out"}
+    places["out"].mkdir()
+    before, reference = fingerprint(root), outputs(done / name_of(command))
+    monkeypatch.setenv("FEDBEYOND_CACHE", str(tmp_path / "cache"))
+    build._dataset.cache_clear()
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # though tests run in the background
+    module, _, attribute = place.partition(":")
+    target = importlib.import_module(f"fedbeyond.{module}")
+    *owners, name = attribute.split(".")
+    for owner in owners:
+        target = getattr(target, owner)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, stopping(number, getattr(target, name), at))
+            code = ended(patch, command, places)
+    finally:
+        signal.signal(signal.SIGINT, heard)
+    printed = capsys.readouterr()
+    assert code == 128 + number, printed.err
+    assert [line for line in printed.err.splitlines() if line][-1].startswith("stopped; ")
+    assert "Traceback" not in printed.err + printed.out
+    if command.split()[0] in ("run", "bench"):
+        for path, content in outputs(places["out"]).items():
+            if path.name == "results.jsonl":
+                assert reference[path].startswith(content)
+    else:
+        assert outputs(places["out"]).items() <= reference.items()
+    assert ended(monkeypatch, command, places) in FINISHED
+    assert outputs(places["out"]) == reference and fingerprint(root) == before
+    assert outputs(done / name_of(command)) == reference
+
+
+@pytest.mark.parametrize(
+    ("path", "spelled"),
+    {
+        "good": "folder(root=good)",
+        "arrays": "npz(root=arrays)",
+        "a.npz": "npz(root=.)",
+        "good.csv": "table(path=good.csv, site=COLUMN, label=COLUMN)",
+    }.items(),
+)
+def test_a_path_in_place_of_a_dataset_is_spelled_out(path, spelled, root, call, monkeypatch):
+    monkeypatch.chdir(root / {"a.npz": "arrays", "good.csv": "tables"}.get(path, "."))
+    code, _, err = call("run", "-t", "a", "--set", f"data={path}")
+    assert code == 2 and f"{path} is a path, not the name of a dataset; write data as {spelled}" in err
+
+
 def test_odd_images_are_read(root, tmp_path, capsys, monkeypatch):
     """CMYK, animated, transparent, large and oblong images, and names of all sorts."""
     words = [word.replace("{root}", str(root)) for word in shlex.split(FOLDER % "odd")]
@@ -269,4 +417,4 @@ def test_odd_images_are_read(root, tmp_path, capsys, monkeypatch):
 
 
 def test_there_are_more_than_a_hundred_and_twenty_of_them():
-    assert len({command for command, _ in CASES}) == len(CASES) > 120
+    assert len({command for command, _ in CASES}) == len(CASES) > 120 and len(set(INTERRUPTS)) == len(INTERRUPTS) > 20

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedbeyond import NUMERICS, WIRE, __version__
 from fedbeyond.cli import main
 from fedbeyond.experiment import bench, registry
 from fedbeyond.experiment.config import Config
@@ -21,16 +22,21 @@ SMALL = [
 ]  # fmt: skip
 
 
-def test_help_answers_in_half_a_second_without_torch():
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_answer_in_half_a_second_without_torch(option):
     code = "import sys; import fedbeyond.cli.main; sys.exit('torch' in sys.modules or 'pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     times = []
     for _ in range(5):  # the processor's time: others may be at work beside
         began = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "fedbeyond", "--help"], check=True, capture_output=True)
+        subprocess.run([sys.executable, "-m", "fedbeyond", option], check=True, capture_output=True)
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime)
     assert min(times) < 0.5
+
+
+def test_the_version_is_printed_with_those_of_results_and_messages(call):
+    assert call("--version") == (0, f"fedbeyond {__version__} (results {NUMERICS}, messages {WIRE})\n", "")
 
 
 def test_a_run_does_without_torchs_compiler_which_takes_two_seconds_to_import(tmp_path):
@@ -133,7 +139,11 @@ def test_list_prints_every_shelf(call):
     code, out, _ = call("list")
     assert code == 0 and all(word in out for word in ("fedavg", "ga", "styles", "convnet", "sgd", "cosine"))
     code, out, _ = call("list", "fedprox")
-    assert code == 0 and "mu = 0.01, official 0.1" in out and "MLSys 2020" in out
+    assert (
+        code == 0
+        and "mu = 0.01  strength of the proximal term, mu in Eq. 2 [official: 0.1]" in out
+        and "MLSys 2020" in out
+    )
 
 
 def test_data_show_writes_a_picture(call, tmp_path):
@@ -191,7 +201,7 @@ BAD = {
     "zero rounds": (["run", "-t", "photo", "--set", "train.rounds=0"], "train.rounds = 0 is not valid"),
     "a missing file": (["bench", "none.toml"], "cannot read none.toml"),
     "an unknown method in a bench": (["bench", "--set", "bench.methods=['fedsbb']"], "did you mean 'fedsb'"),
-    "an unknown device": (["run", "-t", "photo", "--device", "abacus"], "try --device cpu"),
+    "an unknown device": (["run", "-t", "photo", "--device", "abacus"], "try the device cpu"),
     "an unknown group": (["list", "shoes"], "nothing to list under 'shoes'"),
     "an unknown format": (["report", ".", "--format", "pdf"], "format 'pdf' is not known"),
     "results that are not there": (["report", "runs"], "cannot read runs"),
@@ -243,7 +253,7 @@ def test_a_disk_that_takes_no_more_is_told_and_nothing_is_lost(tmp_path):
     env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}  # writes files, too
     ended = subprocess.run(words, preexec_fn=little_room, capture_output=True, text=True, check=False, env=env)
     assert ended.returncode == 2 and ended.stderr.count("error: ") == 1
-    assert "File too large; free disk space or choose another --out" in ended.stderr.splitlines()[-1]
+    assert "File too large; free disk space or choose another out folder" in ended.stderr.splitlines()[-1]
     assert subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 

@@ -106,7 +106,7 @@ def test_in_a_bench_the_other_methods_are_run(code, plugin, call, tmp_path):
     [
         ("def mine(optimizer):\n    fedavg()\nregister('methods', 'mine', mine)\n", "returned None, not a Method"),
         ("def mine():\n    return fedavg\nregister('methods', 'mine', mine)\n", "returned a function, not a Method"),
-        ("register('methods', 'mine', fedavg())\n", "which cannot be called; register a function"),
+        ("register('methods', 'mine', fedavg())\n", "which cannot be called; give a function"),
     ],
 )
 def test_a_factory_that_returns_no_method_is_a_line(code, message, plugin, call, tmp_path):
@@ -157,9 +157,9 @@ LONG = "x" * 256
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
-        (["run", "-t", "photo", "--out", LONG], "choose a shorter --out"),
-        (["run", "-t", "photo", "--out", f"runs/{'é' * 128}/a"], "choose a shorter --out"),
-        (["bench", "--out", LONG, "--set", "target=photo"], "choose a shorter --out"),
+        (["run", "-t", "photo", "--out", LONG], "choose a shorter out folder"),
+        (["run", "-t", "photo", "--out", f"runs/{'é' * 128}/a"], "choose a shorter out folder"),
+        (["bench", "--out", LONG, "--set", "target=photo"], "choose a shorter out folder"),
         (["run", "-t", "photo", "-m", f"fedavg+rc(sizes=[{'1, ' * 150}1])"], "give the method fewer options"),
         (["report", LONG], "too long"),
         (["export", LONG], "too long"),

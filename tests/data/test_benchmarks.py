@@ -3,6 +3,7 @@
 import pytest
 from PIL import Image
 
+from fedbeyond import _factory
 from fedbeyond.data.datasets._benchmarks import KNOWN, outline
 from fedbeyond.errors import ConfigError, DataError, MissingError
 from fedbeyond.experiment import plan, registry
@@ -58,7 +59,7 @@ def test_the_layout_that_was_recognised_is_told_in_a_line(tmp_path, capfd):
 
 def test_every_known_dataset_is_on_the_shelf_with_its_usual_place_and_size():
     for name, known in KNOWN.items():
-        options = registry.options(registry.find("datasets", name))
+        options = _factory.options(registry.find("datasets", name))
         assert options["root"].default == f"data/{name}" and options["size"].default == known.size
         assert outline(name) == (name, known.domains, known.classes, (3, known.size, known.size))
         assert len(set(known.classes)) == len(known.classes)

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from fedbeyond.classifier import measure
+from fedbeyond.data.check.check import check, picture_in_cache
 from fedbeyond.data.check.scan import decode_error
 from fedbeyond.data.datasets._folder import folder, list_folder
 from fedbeyond.data.storage import cache
@@ -23,6 +24,7 @@ from fedbeyond.data.storage.cache import load
 from fedbeyond.data.storage.listing import Files, Listing, Records
 from fedbeyond.errors import DataError, StorageError
 from fedbeyond.images import View
+from support.modes import readable_for_others, umask
 
 
 @pytest.fixture(autouse=True)
@@ -348,3 +350,44 @@ def test_a_view_is_measured_as_its_tensor():
     want = measure(net, (images[order], labels))
     got = measure(net, (View([images], [order]), labels))
     assert torch.equal(want["loss"], got["loss"]) and torch.equal(want["accuracy"], got["accuracy"])
+
+
+def loosen(place):
+    for path in (place, *place.iterdir()):
+        path.chmod(0o755)
+
+
+def test_only_the_owner_can_read_decoded_images_whatever_the_umask_is(tmp_path, place):
+    root = make(tmp_path / "data")
+    with umask(0):
+        folder(str(root), size=5)
+    assert {path.suffix for path in place.iterdir()} == {".pixels", ".json", ".lock"}
+    assert not readable_for_others(place)
+
+
+def test_a_cache_that_others_could_read_is_restricted_when_it_is_used(tmp_path, place):
+    root = make(tmp_path / "data")
+    folder(str(root), size=5)
+    loosen(place)
+    folder(str(root), size=5)
+    assert not readable_for_others(place)
+
+
+def test_a_folder_that_holds_other_things_too_keeps_its_mode(tmp_path, place):
+    """Somebody may name /tmp as the cache: files of the cache are private there, and nothing else changes."""
+    root = make(tmp_path / "data")
+    folder(str(root), size=5)
+    (place / "others.json").write_text("{}")
+    loosen(place)
+    folder(str(root), size=5)
+    assert readable_for_others(place) == [place, place / "others.json"]
+
+
+def test_a_picture_of_images_beside_the_cache_is_private_too(tmp_path, place):
+    root = make(tmp_path / "data")
+    with umask(0):
+        check(root, None, picture_in_cache(root))
+        assert [path.suffix for path in (place / "pictures").iterdir()] == [".png"] and not readable_for_others(place)
+        loosen(place)
+        folder(str(root), size=5)
+    assert not readable_for_others(place)

@@ -12,7 +12,7 @@ from PIL import Image
 from fedbeyond.cli import main
 from fedbeyond.data.check.check import check
 from fedbeyond.data.check.findings import closest_release, wrong_counts
-from fedbeyond.data.check.info import info
+from fedbeyond.data.check.info import count_table, info
 from fedbeyond.data.datasets import facts
 from fedbeyond.data.datasets._benchmarks import KNOWN
 from fedbeyond.data.datasets.facts import FACTS, Release, total
@@ -176,7 +176,7 @@ def test_duplicates_that_a_dataset_is_given_out_with_are_a_note(pacs, monkeypatc
     assert not well and "\nduplicates: 1 image more than once in one class of a domain\n  photo/dog/0.jpg = " in out
     monkeypatch.setitem(facts.FACTS, "pacs", FACTS["pacs"]._replace(releases=(release,)))
     out, well = check(pacs)
-    assert well and "note: duplicates: 1 image more than once in one class of a domain, in classes with the" in out
+    assert well and "note: duplicates: 1 image more than once in one class of a domain, in" in out
 
 
 def test_at_most_a_handful_is_named(pacs):
@@ -331,13 +331,23 @@ def write_visits(path):
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_the_page_shows_what_the_commands_say(call, tmp_path, monkeypatch):
+def test_the_page_shows_what_the_programs_and_commands_say(call, tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs" / "data.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    own, block = re.findall(r"```python\n(.*?)```", page, re.S)
     monkeypatch.chdir(tmp_path)
+    exec(compile(own, "data.md", "exec"), {})
+    assert f"prints `{capsys.readouterr().out.strip()}`" in page
     exec(compile(block, "data.md", "exec"), {})
     write_visits(tmp_path / "visits.csv")
     shown = re.findall(r"^```console\n\$ fedbeyond data (.*?)\n(.*?)^```", page, re.S | re.M)
     assert [command.split()[0] for command, _ in shown] == ["info", "info", "check", "check"]
     for command, output in shown:
         assert call(*shlex.split(command))[1] == output
+
+
+def test_a_table_too_wide_for_a_terminal_has_a_line_for_each_class():
+    names = [f"a class with a long name {number}" for number in range(4)]
+    narrow = count_table({"a": (1, 2, 3, 4), "b": (5, 6, 7, 8)}, names)
+    assert max(map(len, narrow)) <= 80 and narrow[0].split() == ["class", "a", "b", "all"]
+    assert narrow[2].split()[-2:] == ["2", "6"] and narrow[-1].split() == ["all", "10", "26", "36"]
+    assert count_table({"a": (1, 2)}, ["x", "y"])[0].split() == ["domain", "x", "y", "all"]

@@ -1,6 +1,7 @@
 """What sites see: drawn data, folders, splits, samplers."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -178,7 +179,7 @@ def test_a_split_that_cannot_be_made_is_told(drawn):
     with pytest.raises(ConfigError, match="no domain 'fresco'"):
         divide(drawn, "fresco", 0)
     with pytest.raises(DataError, match="one to leave out and one to train on"):
-        divide(drawn._replace(images={"photo": drawn.images["photo"]}), "photo", 0)
+        divide(replace(drawn, images={"photo": drawn.images["photo"]}), "photo", 0)
     with pytest.raises(DataError, match="'a' has 1 images: too few"):
         cut(np.zeros(1), 0.1, "a", 0)
 

@@ -1,7 +1,7 @@
 """Protocols: the field's own parts, mixed domains, groups that stay together, and splits as files."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import combinations
 
 import numpy as np
@@ -15,13 +15,13 @@ from fedbeyond.data.partition.splits import Rules, divide, majority, split_rows
 from fedbeyond.errors import ConfigError, DataError, StorageError
 from fedbeyond.experiment import build, plan, registry, run_folder, runner
 from fedbeyond.experiment.config import Bench, Config, Train
-from fedbeyond.images import Domains, Notes
+from fedbeyond.images import Dataset, Notes
 
 SIZES = {"east": 60, "north": 90, "south": 120, "west": 40}
 NAMES = {name: tuple(f"{i % 3}/{i:03}.png" for i in range(size)) for name, size in SIZES.items()}
 
 
-def data(named=True, groups=True, folds=("train", "val", "test"), sizes=SIZES) -> Domains:
+def data(named=True, groups=True, folds=("train", "val", "test"), sizes=SIZES) -> Dataset:
     """Grey images whose shade is their row, three classes in turn, patients of three images, the field's parts."""
     images, notes = {}, {}
     for name, size in sizes.items():
@@ -32,7 +32,7 @@ def data(named=True, groups=True, folds=("train", "val", "test"), sizes=SIZES) -
         patients = tuple(f"patient {i // 3}" for i in row) if groups else ()
         files = tuple(f"{i % 3}/{i:03}.png" for i in row) if named else ()
         notes[name] = Notes(files, {part: parts[part] for part in folds}, patients)
-    return Domains(("red", "green", "blue"), images, notes)
+    return Dataset(("red", "green", "blue"), images, notes)
 
 
 def rows(division):
@@ -134,7 +134,7 @@ def test_groups_stay_together(rules):
 
 
 def test_groups_that_nobody_knows_or_that_cannot_be_cut_are_told():
-    with pytest.raises(DataError, match=r"domain 'east' has no groups; leave train.disjoint out"):
+    with pytest.raises(DataError, match=r"'east' has no groups; name them, as in table\(groups=patient\), folder.*npz"):
         divide(data(groups=False), "west", 0, Rules(disjoint="groups"))
     with pytest.raises(DataError, match=r"'east' has 3 images in 1 groups: too few to keep 10% for validation"):
         divide(data(sizes={"east": 3, "west": 9}), "west", 0, Rules(disjoint="groups"))
@@ -170,7 +170,7 @@ def test_names_find_their_images_in_another_order(tmp_path):
     order = np.random.default_rng(0).permutation(60)
     images, labels = domains.images["east"]
     shuffled = Notes(tuple(NAMES["east"][i] for i in order))
-    other = Domains(
+    other = Dataset(
         domains.classes,
         domains.images | {"east": (images[order], labels[order])},
         dict(domains.notes) | {"east": shuffled},
@@ -180,15 +180,15 @@ def test_names_find_their_images_in_another_order(tmp_path):
     assert torch.equal(want[0][:], got[0][:]) and torch.equal(want[1], got[1])
 
 
-def changed(domains, domain, keep=None, names=None, labels=None):
+def changed(domains, domain, keep=None, names=None, labels=None, groups=None):
     images, old = domains.images[domain]
     note = domains.notes[domain]
     keep = np.arange(len(old)) if keep is None else keep
     told = names or (tuple(note.names[i] for i in keep) if note.names else ())
     split = images[keep], (old if labels is None else labels)[keep]
-    return domains._replace(
-        images=domains.images | {domain: split}, notes=dict(domains.notes) | {domain: Notes(told, digest=note.digest)}
-    )
+    patients = groups or tuple(note.groups[i] for i in keep if note.groups)
+    noted = Notes(told, groups=patients, digest=note.digest)
+    return replace(domains, images=domains.images | {domain: split}, notes=dict(domains.notes) | {domain: noted})
 
 
 def test_data_that_differ_from_the_splits_are_refused_and_the_difference_is_said(tmp_path):
@@ -210,16 +210,19 @@ def test_data_that_differ_from_the_splits_are_refused_and_the_difference_is_said
     labels = domains.images["north"][1].flip(0)
     refused(
         changed(domains, "north", labels=labels),
-        "'north' has the same number of images, but other names, labels or cont",
+        "'north' has the same number of images, but other names, labels, groups or cont",
     )
-    refused(domains._replace(classes=("red", "green", "pink")), "only one of them has the classes blue, pink")
+    split_file.load(path, changed(domains, "north"), "west")
+    refused(changed(domains, "north", groups=("patient 0",) * 90), "'north' has the same number of images, but other")
+    refused(data(groups=False), "has the same number of images, but other names, labels, groups or contents")
+    refused(replace(domains, classes=("red", "green", "pink")), "only one of them has the classes blue, pink")
     fewer = {name: split for name, split in domains.images.items() if name != "south"}
-    refused(domains._replace(images=fewer), "domain 'south' is only in the split file")
+    refused(replace(domains, images=fewer), "domain 'south' is only in the split file")
     refused(domains, r"split.json was made for target west, this run has target east; choose", "east", ConfigError)
     bare = data(named=False)
     split_file.save(path, divide(bare, "west", 0), bare, "west")
     note = {"east": bare.notes["east"]._replace(digest="other contents")}
-    refused(bare._replace(notes={**bare.notes, **note}), "'east' has the same number of images, but")
+    refused(replace(bare, notes={**bare.notes, **note}), "'east' has the same number of images, but")
 
 
 def test_a_file_that_is_no_split_is_told(tmp_path):
@@ -258,9 +261,9 @@ def test_a_file_that_is_no_split_is_told(tmp_path):
 def toy(monkeypatch):
     """The data above by name, and a run on them."""
     monkeypatch.setitem(registry.REGISTRY["datasets"], "compass", data)
-    build.dataset.cache_clear()
+    build._dataset.cache_clear()
     yield Config(data="compass", target="west", network="convnet(width=2)", train=Train(rounds=1, batch_size=16))
-    build.dataset.cache_clear()
+    build._dataset.cache_clear()
 
 
 def with_train(config, **keys):
@@ -324,7 +327,9 @@ def test_settings_that_contradict_each_other_are_told():
 
 
 def test_every_key_of_training_identifies_a_run():
-    assert set(Config().identity()["train"]) == {field.name for field in fields(Train)}
+    keys = {field.name for field in fields(Train)}
+    assert set(Config(train=Train(part="head")).identity()["train"]) == keys
+    assert set(Config().identity()["train"]) == keys - {"part"}  # absent if all is trained, as in runs before this key
     assert Config().setting() == Config(train=Train(mixing=0.0)).setting() != Config(train=Train(mixing=0.5)).setting()
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedbeyond import tree
-from fedbeyond.engine.rounds import start
+from fedbeyond.engine.rounds import play, start
 from fedbeyond.engine.simulator import Simulator
 from fedbeyond.errors import FederationError
 from fedbeyond.experiment import registry
-from fedbeyond.server import Envelope, Failure, Reply, Request
+from fedbeyond.server import Envelope, Failure, Reply, Request, Round
 from fedbeyond.testing import toy
 
 METHOD = registry.build("scaffold+ga")
@@ -81,7 +81,13 @@ WRONG_LEAVES = {
     "a parameter": lambda leaf: nn.Parameter(leaf.clone()),
     "sparse": lambda leaf: leaf.reshape(-1).to_sparse(),
 }
-WRONG_COUNTS = {"negative": poke(-1), "enormous": poke(10**15), "float": torch.Tensor.float, "gone": lambda leaf: DROP}
+WRONG_COUNTS = {
+    "negative": poke(-1),
+    "enormous": poke(10**15),
+    "grown too much": poke(10**8),
+    "float": torch.Tensor.float,
+    "gone": lambda leaf: DROP,
+}
 WRONG_WEIGHTS = [0, -28, 29, 27, 1e12, float("nan"), float("inf"), "28", None, True, torch.tensor(28.0), [28]]
 WRONG_NAMES = ["east", "west", "south", "", "North", None, 3]
 EXTRA = ["mean_image", "model/params/extra", "model/more", "control/extra", "model/buffers/x"]
@@ -185,9 +191,63 @@ def test_good_replies_pass_sorted_by_client_with_their_ledger():
 
 
 def test_what_a_refused_reply_carried_out_is_in_the_ledger_too():
-    leaky = GOOD["east"]._replace(body=GOOD["east"].body | {"faces": torch.ones(100)})
+    """Names that a site chose are counted, and stand neither in the ledger nor in the reason."""
+    leaky = GOOD["east"]._replace(body=GOOD["east"].body | {"faces": torch.ones(100), "Jane Doe": torch.ones(1)})
     verdict = GATE.admit(REQUEST, {**GOOD, "east": leaky})
-    assert ("east", "train", "faces", "undeclared", 100, 400) in verdict.ledger
+    assert ("east", "train", "2 undeclared", "undeclared", 101, 404) in verdict.ledger
+    ((client, reason, error),) = verdict.rejected
+    assert (client, reason) == ("east", "the reply has 2 undeclared entries") and "Jane Doe, faces" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("spec", "entry", "lie"),
+    [
+        ("arfl", "loss", -5.0),
+        ("afl", "loss", 1e30),
+        ("fedavg+ga", "ga_received", -0.5),
+        ("fedavg+ga", "ga_trained", 1e30),
+        ("fedavg+ga(metric=accuracy)", "ga_trained", 0.5),
+        ("fedavg+ga(metric=accuracy)", "ga_trained", -1.5),
+        ("ndag(width=2)", "novelty", -1.0),
+    ],
+)
+def test_a_scalar_outside_its_declared_range_is_refused(spec, entry, lie):
+    """A claimed loss of -5 had all the weight under arfl; one of 1e30 ended a server that ran afl."""
+    method = registry.build(spec)
+    federation = Simulator(method.client, toy.sites(method))
+    state = start(method, federation.clients, toy.shared(method))
+
+    class Lying:
+        clients = federation.clients
+
+        def ask(self, request, envelope):
+            answers = federation.ask(request, envelope)
+            body = answers["north"].body
+            return answers | {"north": answers["north"]._replace(body=body | {entry: changed_to(lie, body[entry])})}
+
+    now = Round(0, 2, federation.clients, federation.clients)
+    _, log = play(method, state, now, Lying(), toy.gate(method))
+    assert [(each["site"], each["reason"].partition(" from ")[0]) for each in log["rejected"]] == [
+        ("north", f"{entry} is not in the range")
+    ]
+    assert "north" not in log["weights"]
+
+
+def changed_to(lie, node):
+    return tree.map(lambda leaf: torch.full_like(leaf, lie), node)
+
+
+def test_noise_takes_a_loss_out_of_its_range_and_dp_says_so():
+    assert all(sent.within is None for sent in registry.build("arfl+dp").sends["train"].values())
+
+
+def test_a_reason_is_cut_and_has_no_control_characters():
+    hostile = "\x1b[2J\x1b]0;owned\x07\n{forged line}\u202e" + "A" * 10**6
+    (failure,) = GATE.admit(REQUEST, {**GOOD, "east": Failure("east", hostile)}).rejected
+    assert failure.reason.isprintable() and len(failure.reason) == 500 and "forged line" in failure.reason
+    named = GOOD["east"]._replace(client="B" * 10**6)
+    (failure,) = GATE.admit(REQUEST, {**GOOD, "east": named}).rejected
+    assert failure.reason.startswith("replied in the name of 'BBB") and len(failure.reason) == 500
 
 
 def test_a_stranger_is_not_heard():

@@ -104,6 +104,19 @@ def test_a_small_domain_that_was_away_keeps_its_last_result_in_the_pool():
     assert select_round(lines) is lines[1]
 
 
+def test_a_late_domain_counts_with_its_first_result_in_the_rounds_before():
+    late = client(1.0, 30)
+    lines = run({"a": client(0.8, 30)}, {"a": client(0.9, 30)}, {"a": client(0.1, 30), "c": late})
+    assert select_round(lines) is lines[1]  # c is 1.0 in all three
+    hard = [client(0.1, 30), client(0.6, 30)]
+    lines = run(
+        {"a": client(0.9, 30)},  # (0.9 + 0.1) / 2
+        {"a": client(0.8, 30), "c": hard[0]},  # 0.45
+        {"a": client(0.7, 30), "c": hard[1]},  # 0.65: the round before c came does not look best
+    )
+    assert [select_round(lines[:count]) for count in (1, 2, 3)] == [lines[0], lines[0], lines[2]]
+
+
 def test_lines_of_older_versions_count_every_domain_equally_unless_they_hold_its_counts():
     old = {"a": {"val": {"accuracy": 0.4, "loss": 1.0}}, "b": {"val": {"accuracy": 0.8, "loss": 1.0}}}
     assert selection_score({"scores": old}) == pytest.approx(0.6)
@@ -152,9 +165,9 @@ def test_balanced_accuracy_is_a_rule_of_its_own_and_the_rule_of_runs_that_name_i
     )
     assert table.tabulate(named, "source-validation").picked["fedavg", "z", 0] is named[0]
     other = [line | {"seed": 1} for line in lines]
-    with pytest.raises(ConfigError, match=r"differ in train.select \(source-validation, .*choose one with --select"):
+    with pytest.raises(ConfigError, match=r"differ in train.select \(source-validation, .*choose one with select"):
         table.tabulate([*named, *other])
-    with pytest.raises(ConfigError, match=r"hold no balanced_accuracy for validation, which --select needs"):
+    with pytest.raises(ConfigError, match=r"hold no balanced_accuracy for validation, which the selection rule needs"):
         table.tabulate(run({"a": client(0.9)}), "source-validation-balanced")
 
 
@@ -269,7 +282,9 @@ def test_the_key_select_decides_which_model_is_saved_and_exported(tmp_path):
     assert checkpoint.load(tmp_path / "two" / "best.safetensors")[1] == {"round": other}
     card = json.loads((export(tmp_path / "two", tmp_path / "model") / CARD).read_text())
     assert card["round"] == other + 1
-    with pytest.raises(ConfigError, match=r"--select source-validation has no model in this run; give source-val\S+-b"):
+    with pytest.raises(
+        ConfigError, match=r"select source-validation: the model is not kept in this run; give source-val\S+-b"
+    ):
         export(tmp_path / "two", tmp_path / "model", select="source-validation")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import registry
-from fedbeyond.experiment.config import Bench, Config, cells, ensure_used, load
+from fedbeyond.experiment.config import Config, cells, load
 from fedbeyond.spec import parse
 
 
@@ -60,12 +60,13 @@ def test_lists_of_bare_words_are_read_as_single_ones_are():
         ("bench.seeds=[1]", False, "has no effect on a single run"),
     ],
 )
-def test_a_setting_that_would_be_discarded_is_refused(setting, grid, message):
-    bench = Bench(methods=("fedavg",), seeds=(0,))
+def test_a_setting_that_would_be_discarded_is_refused(setting, grid, message, tmp_path):
+    grid_file = tmp_path / "bench.toml"
+    grid_file.write_text('[bench]\nmethods = ["fedavg"]\nseeds = [0]\n')
     with pytest.raises(ConfigError, match=message):
-        ensure_used(Config(bench=bench), [setting], grid)
-    ensure_used(Config(bench=bench), ["target=photo", "train.rounds=1"], grid)
-    ensure_used(Config(), ["method=fedavg", "seed=1"], grid)
+        load(grid_file, [setting], grid)
+    assert load(grid_file, ["target=photo", "train.rounds=1"], grid).target == "photo"
+    assert load(None, ["method=fedprox", "seed=1"], grid).seed == 1
 
 
 def test_a_grid_is_every_method_target_and_seed(tmp_path):

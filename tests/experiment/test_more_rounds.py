@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedbeyond import _factory
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import bench, registry, results, run_folder, runner
 from fedbeyond.experiment.config import Config, Train
@@ -125,8 +126,8 @@ def test_a_method_that_depends_on_the_number_of_rounds_is_not_continued(config, 
     config = replace(config, method=method)
     finish(config, tmp_path, stop=1)
     assert refusal(of(config, 5), tmp_path) == (
-        f"{tmp_path} cannot be continued: train.rounds is 3 there, 5 here, and {part}; choose another --out or delete "
-        "that folder"
+        f"{tmp_path} cannot be continued: train.rounds is 3 there, 5 here, and {part}; choose another out folder or "
+        "delete it"
     )
 
 
@@ -179,7 +180,7 @@ def test_only_what_differs_is_named_with_both_values(config, tmp_path):
     other = replace(of(config, 5, epochs=2), optimizer="sgd(lr=0.1)")
     assert refusal(other, tmp_path) == (
         f"{tmp_path} holds another run: optimizer is {config.optimizer} there, sgd(lr=0.1) here; train.rounds is 3 "
-        "there, 5 here; train.epochs is 1 there, 2 here; choose another --out or delete that folder"
+        "there, 5 here; train.epochs is 1 there, 2 here; choose another out folder or delete it"
     )
 
 
@@ -212,7 +213,7 @@ def test_a_grid_gets_more_rounds(config, tmp_path, capsys):
 def test_what_is_given_twice_is_run_once(config, tmp_path, capsys):
     spelled = ["fedprox", "fedprox(mu=0.01)", "fedprox", "fedavg+ga(step=0.1, decay=false)"]
     spelled += ["fedavg+ga(decay=false, step=0.10)", "fedavg+ga:official", "fedprox(mu=0.1)", "fedprox:official"]
-    assert {"mu": 0.1}.items() <= registry.presets(registry.find("methods", "fedprox"))["official"].items()
+    assert {"mu": 0.1}.items() <= _factory.presets(registry.find("methods", "fedprox"))["official"].items()
     given = {"methods": spelled, "targets": ["photo", ["photo", "sketch"], "photo", "sketch+photo"], "seeds": [1, 0, 1]}
     cells = Config(**{"data": config.data, "bench": given})
     from fedbeyond.experiment.grid import grid

@@ -148,7 +148,9 @@ def test_killed_at_any_instant_a_real_process_ends_with_the_same_bytes(config, t
 
 def test_a_folder_that_holds_another_run_is_not_touched(config, tmp_path, want):
     other = replace(config, train=Train(rounds=3, batch_size=9))
-    with pytest.raises(ConfigError, match=r"another run: train\.batch_size is 8 there, 9 here; choose another --out"):
+    with pytest.raises(
+        ConfigError, match=r"another run: train\.batch_size is 8 there, 9 here; choose another out folder"
+    ):
         finish(other, tmp_path / "whole")
     with pytest.raises(ConfigError, match="holds another run"):  # nor taken for this one because it is done
         run_folder.ensure_same_run(tmp_path / "whole", other)
@@ -196,7 +198,10 @@ def test_a_folder_that_cannot_be_made_is_told(config, tmp_path):
 def test_a_broken_checkpoint_is_named(config, tmp_path):
     finish(config, tmp_path)
     (tmp_path / "checkpoint.safetensors").write_bytes(b"rubbish")
-    with pytest.raises(StorageError, match=r"checkpoint\.safetensors cannot be read .* delete it"):
+    with pytest.raises(
+        StorageError,
+        match=r"checkpoint\.safetensors is damaged .* restore it from a backup, or delete .* and run again",
+    ):
         finish(config, tmp_path)
 
 

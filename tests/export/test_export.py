@@ -195,13 +195,13 @@ def test_what_a_table_lacks_or_the_model_has_not_learnt_is_told(visits):
     out, file = export(visits / "run", visits / "model"), visits / "few.csv"
     for text, message in (
         ("age\n1\n", "no column 'kind'; its columns are age"),
-        ("age,kind\n1,a\n2,c\n", r"row 2: kind is 'c', expected one of a, b; fix it or leave it empty"),
-        ("age,kind\nold,a\n", r"row 1: age is 'old', expected a number"),
+        ("age,kind\n1,a\n2,c\n", r"line 3: kind is 'c', expected one of a, b; fix it or leave it empty"),
+        ("age,kind\nold,a\n", r"line 2: age is 'old', expected a number"),
     ):
         file.write_text(text)
         with pytest.raises(DataError, match=message):
             predict(out, [file], visits / "p.csv")
-    with pytest.raises(DataError, match="this is a model for tables: give a CSV file"):
+    with pytest.raises(DataError, match="a folder; this is a model for tables: give a CSV file"):
         predict(out, [visits], visits / "p.csv")
     file.write_text("age,kind\n1,a\n?,b\n")
     assert (

@@ -3,13 +3,11 @@
 import csv
 import json
 import shutil
-import sys
 
 import pytest
 import torch
 from PIL import Image
 
-from fedbeyond.cli import main
 from fedbeyond.experiment import run_folder, runner
 from fedbeyond.experiment.config import parse
 from fedbeyond.export.export import CARD, export
@@ -19,18 +17,10 @@ CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
 
 
 @pytest.fixture
-def call(tmp_path, capsys, monkeypatch):
-    """Run a command in this process, in the test's folder; its exit code, output and errors."""
-
-    def command(*words):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["fedbeyond", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main.main()
-        said = capsys.readouterr()
-        return end.value.code or 0, said.out, said.err
-
-    return command
+def call(call, tmp_path, monkeypatch):
+    """Run commands in the test's folder."""
+    monkeypatch.chdir(tmp_path)
+    return call
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from hashlib import sha256
 import pytest
 import torch
 
+from fedbeyond.engine.gate import Gate
 from fedbeyond.experiment.checkpoint import pack
 from fedbeyond.flower import messages, remote
 from fedbeyond.flower.messages import ASK, ENROL, REPLY, Message, parse_message
@@ -45,14 +46,14 @@ def test_a_request_to_several_sites_is_packed_once(monkeypatch):
         monkeypatch.setattr(module, "pack", lambda body: (packed.append(1), pack(body))[1])
 
     class Echo:
-        def exchange(self, sent):
+        def exchange(self, sent, limit):
             assert len({id(message.content) for message in sent.values()}) == 1
             notes = {"private_bytes": 0, "weight": 5}
             return {name: Message(REPLY, notes | {"client": name}, BODY) for name in sent}
 
     facts = {"private_bytes": 0, "images": {"train": 5}}
     enrolled = {name: Message(REPLY, facts) for name in ("east", "north", "west")}
-    engine = remote.RemoteEngine(Echo(), {"run": "r"}, enrolled)
+    engine = remote.RemoteEngine(Echo(), {"run": "r"}, enrolled, Gate({}, {}, dict.fromkeys(enrolled, 5)))
     replies = engine.ask(Request("train", BODY, engine.clients), Envelope(0, 0, {}))
     assert len(packed) == 1 and [reply.weight for reply in replies.values()] == [5, 5, 5]
 

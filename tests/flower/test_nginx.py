@@ -8,12 +8,13 @@ import tomli_w
 
 from fedbeyond.errors import FederationError
 from fedbeyond.experiment.config import Config
-from fedbeyond.flower.deploy import certificates, operations, processes
+from fedbeyond.flower.deploy import certificates, folder, operations, processes
 from support.commands import until
 from support.federations import NGINX, proxying
 
 pytestmark = [
     pytest.mark.loopback,
+    pytest.mark.slow,
     pytest.mark.skipif(not NGINX, reason="nginx is not installed"),
 ]
 
@@ -47,22 +48,22 @@ def test_through_the_proxy_runs_can_neither_be_listed_nor_started(federation, tm
     """By who has all that the server's operator has but a way to the server itself."""
     authority = (federation.folder / "server" / certificates.CA).read_bytes()
     certificates.write_new(tmp_path / "server" / certificates.CA, authority)
-    charter = operations.read_federation_config(federation.folder)._replace(bind=federation.proxy)
-    (tmp_path / operations.FEDERATION_FILE).write_text(tomli_w.dumps(charter._asdict()))
+    charter = folder.read_federation_config(federation.folder)._replace(bind=federation.proxy)
+    (tmp_path / folder.FEDERATION_FILE).write_text(tomli_w.dumps(charter._asdict()))
     with pytest.raises(FederationError, match="404"):
         operations.flwr(tmp_path, "list", operations.LINK)
     with pytest.raises(FederationError, match="404"):
         operations.submit(tmp_path, Config(target="sketch"), tmp_path)
-    assert "run-id" in operations.flwr(federation.folder, "list", operations.LINK, "--format", "json")
+    assert '"success": true' in operations.flwr(federation.folder, "list", operations.LINK, "--format", "json")
 
 
 def test_the_proxy_does_not_speak_to_a_server_with_another_certificate(federation, tmp_path):
     (port,) = processes.free_ports(1)
-    folder = tmp_path / "server"
-    certificates.write_certificates(folder, "127.0.0.1", "localhost")
-    text = (federation.folder / "server" / operations.PROXY).read_text()
-    (folder / operations.PROXY).write_text(text.replace(federation.proxy, f"127.0.0.1:{port}"))
-    with proxying(folder) as process:
+    server = tmp_path / "server"
+    certificates.write_certificates(server, "127.0.0.1", "localhost")
+    text = (federation.folder / "server" / folder.PROXY).read_text()
+    (server / folder.PROXY).write_text(text.replace(federation.proxy, f"127.0.0.1:{port}"))
+    with proxying(server) as process:
         until(lambda: processes.reachable("127.0.0.1", port), process)
-        assert answer(f"127.0.0.1:{port}", "/v1/fleet/pull-messages", folder / certificates.CA) == 502
-    assert "upstream SSL certificate verify error" in (folder / "nginx-error.log").read_text()
+        assert answer(f"127.0.0.1:{port}", "/v1/fleet/pull-messages", server / certificates.CA) == 502
+    assert "upstream SSL certificate verify error" in (server / "nginx-error.log").read_text()

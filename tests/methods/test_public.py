@@ -9,7 +9,7 @@ from cli.test_main import SMALL
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import build, registry, runner
 from fedbeyond.experiment.config import Config, Train
-from fedbeyond.images import Domains
+from fedbeyond.images import Dataset
 from fedbeyond.methods.fedavg import fedavg
 
 DOMAINS = ("photo", "painting", "cartoon", "sketch")
@@ -26,14 +26,14 @@ def offer(monkeypatch, *names, shape=(3, 32, 32)):
     images = {
         name: (torch.full((4, *shape), 10 * k, dtype=torch.uint8), torch.arange(4)) for k, name in enumerate(names)
     }
-    monkeypatch.setitem(registry.REGISTRY["datasets"], "mine", lambda: Domains(("a", "b", "c", "d"), images))
-    build.dataset.cache_clear()
+    monkeypatch.setitem(registry.REGISTRY["datasets"], "mine", lambda: Dataset(("a", "b", "c", "d"), images))
+    build._dataset.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def forget():
     yield
-    build.dataset.cache_clear()
+    build._dataset.cache_clear()
 
 
 def shown(config):
@@ -44,7 +44,7 @@ def shown(config):
 def test_a_method_that_needs_public_images_is_refused_without_them(call, tmp_path):
     want = (
         "fccl(images=8, batch=4, pretrain=1) needs unlabelled images that every site may use; name a dataset of "
-        'them, as in public = "folder(root=data/public)" (or --set public=...)'
+        'them, as in public = "folder(root=data/public)"'
     )
     for words in (("check",), ("run", "--out", tmp_path)):
         code, out, err = call(*words, *SMALL, "--set", f"method={FCCL}", "--set", "target=sketch")

@@ -143,16 +143,19 @@ def test_a_batch_of_one_does_no_harm():
 @pytest.mark.parametrize(
     ("network", "shape", "complaint"),
     [
-        ("vit_b_32", (3, 32, 32), r"vision pools none; use rsc\(where=features\)"),
+        (
+            "vit_b_32",
+            (3, 32, 32),
+            "feature maps that its head averages, and vit_b_32 gives only logits and features and maps",
+        ),
         ("mlp", (5,), "rsc needs images"),
     ],
 )
 def test_networks_without_maps_are_refused_unless_features_will_do(network, shape, complaint):
     task = Task(("no", "yes"), shape, registry.make_one("networks", network))
-    with torch.device("meta"):
-        with pytest.raises(ConfigError, match=complaint):
-            rsc().networks(task)
-        assert "model" in rsc(where="features").networks(task)
+    with pytest.raises(ConfigError, match=complaint):
+        build.networks(rsc(), task, 0, "meta")
+    assert "model" in build.networks(rsc(where="features"), task, 0, "meta")
 
 
 def test_tables_are_challenged_by_features():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pytest import approx
 
-from fedbeyond import tree
+from fedbeyond import _factory, tree
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import registry
 from fedbeyond.methods.fedavg import fedavg
@@ -76,7 +76,7 @@ def test_adaptive_rounds_by_hand(name):
 
 def test_the_defaults_of_the_three_are_the_papers_moments():
     for name in RULES:
-        given = {key: option.default for key, option in registry.options(registry.find("methods", name)).items()}
+        given = {key: option.default for key, option in _factory.options(registry.find("methods", name)).items()}
         assert given["tau"] == 1e-3
         assert given["beta1"] == (0 if name == "fedadagrad" else 0.9)
         assert given.get("beta2", 0.99) == 0.99

@@ -183,7 +183,10 @@ def test_mixstyle_by_no_chance_is_the_method_to_the_bit():
 
 
 def test_mixstyle_needs_early_stages():
-    with pytest.raises(ConfigError, match="mixstyle needs the maps of a network's early layers, and perceptron"):
+    with pytest.raises(
+        ConfigError,
+        match="mixstyle needs the maps of a network's early layers, and Perceptron gives only logits and features",
+    ):
         mixstyle(fedavg()).networks(Task(("a", "b"), (5,), mlp()))
     with pytest.raises(ConfigError, match="mixstyle needs the maps"):
         mixstyle(fedavg()).networks(Task((), (3, 6, 6), lambda task: nn.Linear(1, 1)))

@@ -251,9 +251,11 @@ def test_a_run_that_goes_on_forgets_why_it_broke_down(small, tmp_path, monkeypat
 
 def test_runs_that_would_lie_in_a_file_are_refused(small, grid, tmp_path):
     (tmp_path / "out").touch()
-    with pytest.raises(StorageError, match=r"cannot write .*Not a directory; free disk space or choose another --out"):
+    with pytest.raises(
+        StorageError, match=r"cannot write .*Not a directory; free disk space or choose another out folder"
+    ):
         bench.run_one(Config(train=Train(rounds=1), **small), tmp_path / "out", "cpu", 1)
-    with pytest.raises(StorageError, match=r"cannot write .*choose another --out"):
+    with pytest.raises(StorageError, match=r"cannot write .*choose another out folder"):
         bench.run_all(grid, tmp_path / "out", "cpu", 1)
 
 

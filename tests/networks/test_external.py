@@ -62,6 +62,7 @@ def test_names_with_points_can_be_spelled():
 def test_a_network_of_timm_has_features_maps_and_a_head(timm, name):
     net, x = build(f"timm:{name}").eval(), torch.rand(2, 3, 64, 64)
     maps, scores = net.maps_and_logits(x)
+    assert net.provides == {"features", "maps", "pooled"}
     assert maps.ndim == 4 and maps.shape[1] == net.body.num_features and scores.shape == (2, 7)
     torch.testing.assert_close(net(x), scores)
     torch.testing.assert_close(net.features(x), net.body(weights.normalised(x)))
@@ -71,8 +72,7 @@ def test_a_network_of_timm_is_given_images_as_its_own_file_says(timm):
     net = build("timm:vit_tiny_patch16_224", shape=(3, 224, 224)).eval()
     x = 2 * torch.rand(1, 3, 224, 224) - 1
     torch.testing.assert_close(net.features(x), net.body(x))  # mean and std of 0.5: -1..1 as it is
-    with pytest.raises(ConfigError, match="timm:vit_tiny_patch16_224 has no feature maps"):
-        net.maps(x)
+    assert net.provides == {"features"}  # tokens are no maps
 
 
 def test_a_network_that_cannot_take_the_images_is_told(timm):
@@ -101,8 +101,7 @@ def test_a_network_of_torchvision_is_its_own_but_for_the_last_layer(torchvision,
     net = build(f"torchvision:{name}(weights='{tmp_path / 'file.safetensors'}')").eval()
     x = torch.rand(2, 3, 64, 64)
     torch.testing.assert_close(net(x), whole(weights.normalised(x)))
-    with pytest.raises(ConfigError, match="provides no feature maps"):
-        net.maps(x)
+    assert net.provides == {"features"}
 
 
 @pytest.mark.filterwarnings("ignore:The default weight initialization")

@@ -1,11 +1,14 @@
 """A network for tables, and what refuses tables before anything is trained."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fedbeyond.classifier import Task
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import build, registry
+from fedbeyond.methods.fedavg import fedavg
 
 
 def task(spelled="mlp", shape=(5,)):
@@ -24,9 +27,9 @@ def test_an_mlp_has_the_layers_it_is_given_and_a_head():
 def test_a_table_has_no_maps():
     given = task()
     net = given.network(given)
-    assert not net.attentive
-    with pytest.raises(ConfigError, match="tables, which have no feature maps"):
-        net.maps_and_logits(torch.rand(2, 5))
+    assert not net.attentive and net.provides == {"features"}
+    with pytest.raises(ConfigError, match="fedavg needs feature maps, and mlp gives only logits and features;"):
+        build.networks(replace(fedavg(), needs={"maps"}), given, 0, "cpu", "fedavg")
 
 
 def test_an_mlp_without_layers_or_for_images_is_refused():

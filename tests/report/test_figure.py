@@ -1,8 +1,18 @@
 """A figure as files and as part of a page."""
 
 import csv
+import json
+from itertools import combinations
 
-from fedbeyond.report.figure import INK, PALETTE, Figure, panels, save, svg, themed
+import pytest
+
+from fedbeyond.report import classes, site_weights, table
+from fedbeyond.report.figure import INK, PALETTE, Figure, panels, save, shortened, svg, themed
+from support.result_lines import bench
+
+LONG = "fedprox(mu=0.0123456789)+ga+mixstyle"
+CLASSES = ["Mehltau, eine lange Bezeichnung der Klasse A", "Mehltau, eine lange Bezeichnung der Klasse B", "x"]
+SITES = {"cartoon": "Clinic of the Far North (2021)", "photo": "Tierklinik Müller & Söhne"}
 
 
 def example(name="curves"):
@@ -29,3 +39,26 @@ def test_on_a_page_colours_are_the_pages_and_ids_a_figures_own():
     assert one.startswith("<svg") and "width=" not in one.partition(">")[0]
     ids = [set(part.split('"')[0] for part in each.split(' id="')[1:]) for each in (one, other)]
     assert ids[0] and not ids[0] & ids[1]
+
+
+def test_long_names_are_cut_and_stay_distinct():
+    assert shortened(["photo", "healthy leaf", "rust"], 9) == ["photo", "healthy …", "rust"]
+    assert shortened(["class-0001", "class-0002", "x"], 9) == ["clas…0001", "clas…0002", "x"]
+    assert shortened(["same name twice", "same name twice"], 9) == ["same nam…", "same nam…"]
+
+
+@pytest.mark.parametrize("kind", ["recall", "confusion", "weights", "gap_bars"])
+def test_long_names_of_ones_own_data_leave_room_for_the_figure(kind):
+    text = json.dumps(bench(["fedavg", LONG]), ensure_ascii=False)
+    for short, name in SITES.items():
+        text = text.replace(short, name)
+    told = table.tabulate(json.loads(text))
+    of_classes = kind in ("recall", "confusion")
+    figure = getattr(classes, kind)(told, "fedavg", CLASSES) if of_classes else getattr(site_weights, kind)(told)
+    svg(figure)  # a layout that collapses is a warning, and so an error here
+    drawn = figure.picture.axes
+    assert min(axis.get_window_extent().height for axis in drawn) > 40
+    ticks = [label for axis in drawn for label in axis.get_xticklabels() if label.get_rotation() in (0, 90)]
+    labels = [label for label in (*ticks, *(axis.title for axis in drawn)) if label.get_text()]
+    for one, other in combinations(labels, 2):
+        assert not one.get_window_extent().overlaps(other.get_window_extent()), (one.get_text(), other.get_text())

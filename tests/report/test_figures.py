@@ -197,7 +197,9 @@ def test_cams_tell_class_answer_and_confidence_of_one_image_a_class(runs, tmp_pa
 
 
 def test_a_network_without_maps_is_refused_with_those_that_have_them(tables, tmp_path):
-    with pytest.raises(ConfigError, match=r"mlp\(hidden=\[4\]\) has none; use convnet, a ResNet"):
+    with pytest.raises(
+        ConfigError, match=r"cam needs feature maps, and mlp\(hidden=\[4\]\) gives only logits and features;"
+    ):
         only("cam", tables, tmp_path)
     with pytest.raises(ConfigError, match=r"gap needs the maps .* use convnet"):
         only("gap", tables, tmp_path)

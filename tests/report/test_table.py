@@ -186,7 +186,7 @@ def test_the_table_on_own_is_that_of_in_domain_tests_with_domains_counted_equall
     assert "in-domain tests of the sites" in found.caption and "unseen" not in found.measure
     with pytest.raises(ConfigError, match=r"hold no in-domain local_test; run with train.test = 0.1"):
         table.text(table.tabulate(LINES, where="own"))
-    with pytest.raises(ConfigError, match=r"hold no in-domain auc; .* choose another --metric"):
+    with pytest.raises(ConfigError, match=r"hold no in-domain auc; .* choose another metric"):
         table.text(table.tabulate(lines, metric="auc", where="own"))
     with pytest.raises(ConfigError, match=r"--on owns is not known"):
         table.tabulate(LINES, where="owns")
@@ -245,3 +245,13 @@ def _lower(scores):
         return found | {"accuracy": found["accuracy"] - 0.1}
 
     return {name: {part: lower(found) for part, found in splits.items()} for name, splits in scores.items()}
+
+
+def test_names_in_tables_are_text():
+    """Neither cells, nor tags, nor commands."""
+    cells = [["method", "a|b", "<script>"], [r"\input{/etc/passwd}", "1.0 ± 0.1", "$x~y$"]]
+    head, _, row, *_ = layout.markdown(cells, "").splitlines()
+    assert head == r"| method | a\|b | &lt;script> |" and row.count(" | ") == 2
+    written = layout.latex(cells, "")
+    assert r"\textbackslash{}input\{/etc/passwd\}" in written and r"\$x\textasciitilde{}y\$" in written
+    assert r"$1.0 \pm 0.1$" in written

@@ -72,6 +72,8 @@ def write_folders(root: Path) -> None:
     folder(root / "one-domain", "a")
     folder(root / "one-class", classes="x")
     (root / "nothing").mkdir()
+    (root / "arrays").mkdir()
+    np.savez(root / "arrays" / "a.npz", x=np.zeros((4, 8, 8, 3), np.uint8), y=np.arange(4) % 2)
     for i in range(3):
         image(root / "bare" / f"{i}.png")
         image(root / "flat" / "a" / f"{i}.png")

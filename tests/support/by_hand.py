@@ -10,11 +10,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from fedbeyond import Method
 from fedbeyond.classifier import Task, read
 from fedbeyond.engine.gate import Gate
 from fedbeyond.engine.rounds import play, start
 from fedbeyond.engine.simulator import Simulator
-from fedbeyond.method import Method
 from fedbeyond.server import ModelStore, Round
 from fedbeyond.site import Site
 from fedbeyond.tree import Tree

@@ -33,7 +33,7 @@ def spelled(*words):
 
 
 @contextmanager
-def going(*words, log):
+def going(*words, log, **variables):
     """A command that goes on until the block is left; Ctrl-C is heard though tests may run in the background."""
 
     def hear():
@@ -41,7 +41,7 @@ def going(*words, log):
 
     with open(log, "ab") as file:
         pipes = {"stdout": file, "stderr": file, "stdin": subprocess.DEVNULL}
-        options = {"env": os.environ | OFTEN, "preexec_fn": hear, "start_new_session": True}
+        options = {"env": os.environ | OFTEN | variables, "preexec_fn": hear, "start_new_session": True}
         process = subprocess.Popen(spelled(*words), **pipes, **options)
     try:
         yield process

@@ -33,8 +33,10 @@ class Nodes(Grid):
     seed: int = 0
     names: dict[int, str] = field(default_factory=dict)  # under which their keys are registered
     silent: set[int] = field(default_factory=set)  # never answer
+    keeps_deadlines: bool = False  # otherwise nodes have time, however short the server's patience is in a test
     waiting: dict[str, FlowerMessage] = field(default_factory=dict)
     heard: list[FlowerMessage] = field(default_factory=list)  # all that was sent
+    replied: list[bytes] = field(default_factory=list)  # all that left nodes
 
     def __post_init__(self) -> None:
         self.chance = Random(self.seed)
@@ -57,6 +59,8 @@ class Nodes(Grid):
 
     def push_messages(self, messages: Iterable[FlowerMessage]) -> Iterable[str]:
         sent = [travelled(message) for message in messages]
+        for message in sent if not self.keeps_deadlines else ():
+            message.metadata.__dict__["_ttl"] = 3600.0
         for message in self.chance.sample(sent, len(sent)):
             self.heard.append(message)
             if message.metadata.dst_node_id in self.silent:
@@ -67,6 +71,7 @@ class Nodes(Grid):
                 reply = app(message, context)
             except Exception as error:  # as Flower's runtime does
                 reply = FlowerMessage(Error(2, str(error)), reply_to=message)
+            self.replied += [piece.deflate() for piece in get_all_nested_objects(reply).values()]
             self.waiting[message.metadata.message_id] = travelled(reply)
         return [message.metadata.message_id for message in sent]
 

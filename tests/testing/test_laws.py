@@ -9,15 +9,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedbeyond import tree
-from fedbeyond.classifier import read
+from fedbeyond import _factory, tree
+from fedbeyond._method import also, scalar
+from fedbeyond.classifier import at_stages, read
 from fedbeyond.client import training, upload
 from fedbeyond.engine.reestimation import reestimate_models
 from fedbeyond.errors import ConfigError
 from fedbeyond.experiment import registry
 from fedbeyond.losses import cross_entropy
-from fedbeyond.method import also, scalar
 from fedbeyond.methods.fedavg import fedavg
+from fedbeyond.methods.fedprox import fedprox
 from fedbeyond.methods.scaffold import scaffold
 from fedbeyond.optimizers import sam
 from fedbeyond.server import Request, Server, Weighting, mean
@@ -64,7 +65,7 @@ PRESETS = [
     f"{name}:{preset}{SMALL.get(name, name).removeprefix(name)}"
     for name in chain(PLAIN, [f"fedavg+{wrapper}" for wrapper in WRAPPERS])
     for group in ["wrappers" if "+" in name else "methods"]
-    for preset in list(registry.presets(registry.find(group, name.rpartition("+")[2])))[1:]
+    for preset in list(_factory.presets(registry.find(group, name.rpartition("+")[2])))[1:]
 ]
 
 
@@ -150,11 +151,12 @@ def test_every_method_trains_under_sam(name):
     ("base", "switch"), combined((base, switch) for base, switches in SWITCHES.items() for switch in switches)
 )
 def test_every_switch_is_alive(base, switch):
-    """Turning an option changes the model that comes out."""
+    """Turning an option changes the model that comes out, and what is declared with it."""
     *under, part = parse(base)
     (turned,) = parse(f"{part.name}({switch})")
     other = format_spec((*under, part._replace(options={**part.options, **turned.options})))
     ours, theirs = (reference(made(name)).state["server"]["model"]["params"] for name in (base, other))
+    declared(made(other))
     gap = tree.sub(ours, theirs)
     assert float(tree.dot(gap, gap)) > 1e-12 * float(tree.dot(theirs, theirs))
 
@@ -162,7 +164,7 @@ def test_every_switch_is_alive(base, switch):
 @pytest.mark.parametrize("name", [*PLAIN, *WRAPPERS])
 def test_no_switch_is_forgotten(name):
     group = "wrappers" if name in WRAPPERS else "methods"
-    own = set(registry.options(registry.find(group, name)))
+    own = set(_factory.options(registry.find(group, name)))
     turned = {
         key
         for base, switches in SWITCHES.items()
@@ -348,6 +350,47 @@ def declares_a_total_that_it_does_not_read():
     return replace(fedavg(), uses_total={"fedavg(decay=true)"})
 
 
+def uses_features_that_it_does_not_declare():
+    def term(local, batch):
+        return F.cross_entropy(local.net.head(local.net.features(batch.x)), batch.y)
+
+    return replace(fedavg(), client=training(term))
+
+
+def reads_the_width_of_a_head_that_it_does_not_declare():
+    def networks(task):
+        model = task.network(task)
+        return {"model": model, "extra": nn.Linear(model.head.in_features, 2)}
+
+    return replace(fedavg(), networks=networks)
+
+
+def uses_stages_that_it_does_not_declare():
+    def networks(task):
+        model = task.network(task)
+        at_stages(model, "mine", lambda maps: None)
+        return {"model": model}
+
+    return replace(fedavg(), networks=networks)
+
+
+def changes_the_head_by_its_name():
+    def round(state, now):
+        replies = yield Request("train", state, now.clients)
+        model = mean(replies, "model")
+        return {"model": model | {"params": model["params"] | {"head.bias": model["params"]["head.bias"] * 0.5}}}
+
+    return replace(fedavg(), server=Server(lambda nets: nets, round))
+
+
+def declares_maps_and_uses_features():
+    return replace(uses_features_that_it_does_not_declare(), needs={"maps"})
+
+
+def declares_features_that_it_does_not_use():
+    return replace(fedavg(), needs={"features"})
+
+
 def writes_into_what_it_received():
     """Trains on the very tensors that the server will average later."""
 
@@ -478,6 +521,12 @@ BROKEN = [
     (declared, reads_the_number_of_rounds, r"reads Round\.total, so that .* declare .*Method\(uses_total="),
     (declared, reads_the_number_of_rounds_at_a_site, r"reads Site\.rounds, so that"),
     (declared, declares_a_total_that_it_does_not_read, r"\['fedavg\(decay=true\)'\], but .* it reads neither"),
+    (declared, uses_features_that_it_does_not_declare, r"uses \['features'\] of its network.*Method\(needs="),
+    (declared, reads_the_width_of_a_head_that_it_does_not_declare, r"uses \['features'\]"),
+    (declared, uses_stages_that_it_does_not_declare, r"uses \['stages'\]"),
+    (declared, changes_the_head_by_its_name, "gives only logits it raises KeyError: 'head.bias'; .* declare needs="),
+    (declared, declares_maps_and_uses_features, r"declares \['maps'\], .* uses \['features'\]"),
+    (declared, declares_features_that_it_does_not_use, r"declares \['features'\], .* uses only logits"),
     (fault_tolerant, trusts_that_its_reply_arrived, r"\(stalls\) in round 1"),
     (reestimable, drawing_when_evaluated, "a second re-estimation gives different statistics"),
     (alive, term_without_gradient, "that of plain averaging"),
@@ -494,7 +543,29 @@ def test_every_law_has_a_negative_control():
     assert {law.__name__ for law, *_ in BROKEN} == {*LAWS, "alive"}
 
 
+def test_a_method_whose_replies_are_rejected_breaks_the_first_law_and_the_undeclared_names_are_given():
+    with pytest.raises(LawBroken, match=r"deterministic: its replies were rejected: .*undeclared: mean_image"):
+        check_method(sends_more_than_it_says)
+
+
 def test_check_runs_all_of_them():
     check_method(scaffold)
     with pytest.raises(LawBroken):
         check_method(term_without_gradient)
+
+
+def test_check_uses_one_thread_and_nothing_of_an_earlier_check():
+    seen, factor, threads = [], [1.0], torch.get_num_threads()
+
+    def changing():  # as in a notebook: the function stays, and what it uses changes
+        seen.append(torch.get_num_threads())
+        return fedprox(mu=factor[0])
+
+    torch.set_num_threads(2)
+    try:
+        check_method(changing, laws={"resumable": LAWS["resumable"]})
+        factor[0] = 2.0
+        check_method(changing, laws={"resumable": LAWS["resumable"]})
+        assert set(seen) == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)

@@ -13,6 +13,7 @@ import torch
 from fedbeyond import tree
 from fedbeyond.classifier import read
 from fedbeyond.client import training, zero_params
+from fedbeyond.errors import FederationError
 from fedbeyond.losses import cross_entropy
 from fedbeyond.methods import fedgca as dynamic
 from fedbeyond.methods.fedavg import fedavg
@@ -88,7 +89,7 @@ PLANTED = [
 @pytest.mark.parametrize(("check", "right", "wrong"), PLANTED, ids=[wrong.__name__ for *_, wrong in PLANTED])
 def test_a_planted_error_is_found_out_by_what_holds_for_the_right_method(check, right, wrong):
     check(right)
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, FederationError)):  # the gate may reject what a planted error sends
         check(wrong)
 
 

@@ -4,19 +4,37 @@ The table contains what methods declare; the law `declared` in testing/laws.py c
 """
 
 import inspect
+import shutil
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from .. import _factory
+from .._method import Method
+from ..classifier import PARTS
 from ..errors import ConfigError, nearest
 from ..experiment import registry
 from ..experiment.papers import paper
-from ..method import Method
+from ..networks.part import why_images
 from ..report.layout import Cells
 from ..spec import format_value
 
-HEAD = ("name", "paper", "year", "sent", "private state", "extra phases", "aggregation", "wrappers")
+HEAD = (
+    "name",
+    "paper",
+    "year",
+    "sent",
+    "private state",
+    "extra phases",
+    "network",
+    "frozen layers",
+    "aggregation",
+    "wrappers",
+)
+UNBROKEN = ("name", "year", "network")  # columns that keep their width on a narrow terminal
 TABLED = ("methods", "wrappers")
 WIDTH = 150  # of a table that is not printed to a terminal
+MAX_COLUMNS = 100  # of a description: longer lines are hard to read
 
 
 def table(group: str = "methods") -> Cells:
@@ -37,6 +55,8 @@ def row(group: str, name: str) -> list[str]:
         sent(method, plain),
         private_state(method, plain),
         ", ".join(phases) or "-",
+        network(method, plain),
+        frozen_layers(method, plain),
         aggregation(method, plain),
         "-" if plain else wrappers(name),
     ]
@@ -61,6 +81,18 @@ def aggregation(method: Method, plain: Method | None = None) -> str:
     if method.pooled or (plain and plain.linear_aggregation == method.linear_aggregation):
         return "-"
     return "linear" if method.linear_aggregation else "per client"
+
+
+def network(method: Method, plain: Method | None = None) -> str:
+    """Return what a method needs of a network; for a wrapper, what it adds."""
+    return ", ".join(part for part in PARTS if part in method.needs) or ("-" if plain else "logits")
+
+
+def frozen_layers(method: Method, plain: Method | None = None) -> str:
+    """Return whether frozen layers are computed once, or in every round; for a wrapper, only if it changes that."""
+    if plain:
+        return "every round" if why_images(method) else "-"
+    return ("every round" if why_images(method) else "once") + ("; not head" if method.shapes_features else "")
 
 
 def private_state(method: Method, plain: Method | None = None) -> str:
@@ -108,12 +140,13 @@ def listing(word: str = "", style: str = "text") -> Iterator[str]:
 def text_table(cells: Cells) -> str:
     """Format a table for a terminal; wrap long cells."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = Console()
     if not console.is_terminal:
         console.width = WIDTH
-    shown = Table(*cells[0], box=None, pad_edge=False, row_styles=["", "dim"])
+    columns = [Column(head, no_wrap=head in UNBROKEN, overflow="fold") for head in cells[0]]
+    shown = Table(*columns, box=None, pad_edge=False, row_styles=["", "dim"])
     for line in cells[1:]:
         shown.add_row(*line)
     with console.capture() as drawn:
@@ -133,21 +166,39 @@ def markdown(cells: Cells) -> str:
 
 
 def details(group: str, name: str) -> Iterator[str]:
-    """Yield the description of one name: its paper, its table row, its options and presets."""
+    """Yield the description of one name: its paper, its table row, its options and presets; as wide as a terminal."""
+    columns = min(MAX_COLUMNS, shutil.get_terminal_size().columns)
     factory = registry.find(group, name)
-    yield f"{name} ({group[:-1]}): {_first_line(factory)}"
+    yield from wrapped(f"{name} ({group[:-1]}): {_first_line(factory)}", columns, "", "  ")
     if group in TABLED:
         if origin := paper(group, name):
-            yield f"  {origin.title}"
-            yield f"  {'; '.join(filter(None, (origin.authors, f'{origin.venue} {origin.year}'.strip(), origin.link)))}"
+            yield from wrapped(origin.title, columns)
+            venue = f"{origin.venue} {origin.year}".strip()
+            yield from wrapped("; ".join(filter(None, (origin.authors, venue, origin.link))), columns)
         for key, value in list(zip(HEAD, row(group, name), strict=True))[3:]:
-            yield f"  {key}: {value}"
-    options = registry.options(factory)
-    presets = registry.presets(factory) if group in TABLED else {"default": {}}
-    for key, parameter in options.items():
-        values = {preset: format_value(given.get(key, parameter.default)) for preset, given in presets.items()}
-        others = "".join(f", {preset} {value}" for preset, value in values.items() if value != values["default"])
-        yield f"  {key} = {values['default']}{others}"
+            yield from wrapped(f"{key}: {value}", columns)
+    yield from option_lines(factory, columns)
+
+
+def option_lines(factory: _factory.Factory, columns: int) -> Iterator[str]:
+    """Yield each option with its default, and beside it its meaning and its values in presets."""
+    given = {key: f"{key} = {format_value(option.default)}" for key, option in _factory.options(factory).items()}
+    widest = max((len(text) for text in given.values() if len(text) < columns // 2), default=0)
+    edge = " " * (widest + 6)  # where meanings begin; those of a longer text, on the next line
+    if given:
+        yield "  options:"
+    for key, about in _factory.described(factory).items():
+        text = f"    {given[key]:{widest}}  "
+        if len(text) > len(edge):
+            yield text.rstrip()
+            text = edge
+        yield from wrapped(about, columns, text, edge) or [text.rstrip()]
+
+
+def wrapped(text: str, columns: int, first: str = "  ", others: str = "    ") -> list[str]:
+    """Break a text into lines; the first line begins with `first`, each other one with `others`."""
+    wrapper = textwrap.TextWrapper(columns, first, others, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text)
 
 
 def _first_line(factory: Any) -> str:

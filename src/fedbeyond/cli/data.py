@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from .completion import datasets, words
 from .options import ConfigFile, Settings
 
 data = typer.Typer(help="Show datasets, describe them, write splits, check a copy.", no_args_is_help=True)
@@ -12,7 +13,9 @@ data = typer.Typer(help="Show datasets, describe them, write splits, check a cop
 
 @data.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A dataset, for example styles(size=96).")] = "styles",
+    name: Annotated[
+        str, typer.Argument(help="A dataset, for example styles(size=96).", autocompletion=words(datasets))
+    ] = "styles",
     out: Annotated[Path, typer.Option(help="The image file to write; it must not exist yet.")] = Path("data.png"),
 ) -> None:
     """Write a picture of a dataset: one row per domain, a few images of each class."""
@@ -43,7 +46,10 @@ def split(
 
 @data.command()
 def info(
-    name: Annotated[str, typer.Argument(help="A dataset, for example pacs; default: one line for each.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(help="A dataset, for example pacs; default: one line for each.", autocompletion=words(datasets)),
+    ] = "",
 ) -> None:
     """Print the source of a dataset, its licence, the folder layouts that can be read and its number of images."""
     from ..data.check.info import info
@@ -56,7 +62,15 @@ def check_data(
     path: Annotated[
         str, typer.Argument(help="A folder of images, a CSV or .npz file, or a table(...) as in a configuration.")
     ],
-    name: Annotated[str, typer.Option("--as", metavar="NAME", help="The dataset it should be, for example pacs.")] = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help="The dataset it should be, for example pacs.",
+            autocompletion=words(datasets),
+        ),
+    ] = "",
     picture: Annotated[
         bool, typer.Option(help="Write a picture with a few images of each class, beside the cache of images.")
     ] = False,

@@ -2,34 +2,28 @@
 
 import errno
 import re
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .. import _plugins
+from .. import NUMERICS, WIRE, __version__, _plugins
 from ..errors import FedbeyondError
 from ..experiment.figure_kinds import KINDS
-from ..experiment.helpers import follow_lead
-from . import federation
+from ..experiment.helper_processes import follow_lead
+from . import federation, options
 from .data import data
-from .options import ConfigFile, Out, Settings
+from .group import Commands
 
 app = typer.Typer(
+    cls=Commands,
     help="Federated domain generalization: train on several sites, evaluate on a domain that took no part.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto: cuda if available.")]
-Events = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files to each run's folder.")]
-Threads = Annotated[int, typer.Option(help="Number of compute threads; 0: one per core.", min=0)]
 FIGURES = "\n".join(f"{name + ':':12}{kind.about}" for name, kind in KINDS.items())
 
 
@@ -43,8 +37,6 @@ def main() -> None:
         sys.exit(_print_error(str(error)))
     except PermissionError as error:
         sys.exit(_print_error(f"{error.filename}: no permission; give the user that runs fedbeyond access to it"))
-    except KeyboardInterrupt:
-        sys.exit(130)
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             sys.exit(
@@ -62,65 +54,58 @@ def _print_error(message: str) -> int:
     return 2
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """End a command in order, with its display and its processes, on Ctrl-C and on SIGTERM."""
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedbeyond {__version__} (results {NUMERICS}, messages {WIRE})")
+        raise typer.Exit()
 
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt(number)
 
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        print("\nstopped; finished rounds are kept: give the same command again to resume", file=sys.stderr)
-        raise typer.Exit(128 + (signal.SIGTERM if stopped.args == (signal.SIGTERM,) else signal.SIGINT)) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
 def run(
-    config: ConfigFile = None,
-    method: Annotated[
-        str | None, typer.Option("--method", "-m", help="A method, with wrappers after a plus: fedavg+ga.")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option("--target", "-t", help="The unseen domain: it takes no part in training.")
-    ] = None,
+    config: options.ConfigFile = None,
+    method: options.MethodName = None,
+    target: options.Target = None,
     seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
-    settings: Settings = [],  # noqa: B006 (typer reads the default)
-    out: Out = Path("runs"),
-    device: Device = "auto",
-    threads: Threads = 1,
-    tensorboard: Events = False,
+    settings: options.Settings = [],  # noqa: B006 (typer reads the default)
+    out: options.Out = Path("runs"),
+    device: options.Device = "auto",
+    threads: options.Threads = 1,
+    tensorboard: options.Events = False,
     workers: Annotated[int, typer.Option(help="Processes that train the sites, each on a core or GPU.", min=1)] = 1,
     profile: Annotated[bool, typer.Option("--profile", help="Print the time spent in each part of the run.")] = False,
     flame: Annotated[Path | None, typer.Option(help="Write a flame graph of the run as an HTML page.")] = None,
 ) -> None:
     """Train one method with one domain unseen; resume the run if it was stopped."""
     from ..experiment.bench import run_one
-    from ..experiment.config import ensure_used, load
+    from ..experiment.config import load
     from ..monitor.profiling import profiled
 
-    loaded = load(config, settings, method=method, target=target, seed=seed)
-    ensure_used(loaded, settings, grid=False)
-    with _interruptible(), profiled(profile, flame, workers):
+    loaded = load(config, settings, grid=False, method=method, target=target, seed=seed)
+    with profiled(profile, flame, workers):
         run_one(loaded, out, device, threads, tensorboard, workers)
 
 
 @app.command()
 def bench(
-    config: ConfigFile = None,
-    settings: Settings = [],  # noqa: B006
+    config: options.ConfigFile = None,
+    settings: options.Settings = [],  # noqa: B006
     out: Annotated[Path | None, typer.Option(help="The folder of all runs; default: runs/NAME for NAME.toml.")] = None,
-    device: Device = "auto",
-    threads: Threads = 1,
+    device: options.Device = "auto",
+    threads: options.Threads = 1,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; default: one per core.", min=1)] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes for the sites of each run; default: by free cores.", min=1)
     ] = None,
-    tensorboard: Events = False,
+    tensorboard: options.Events = False,
     on: Annotated[
         str, typer.Option(metavar="ray|HOST:PORT", help="Run on a Ray cluster: on this machine, or at an address.")
     ] = "",
@@ -130,19 +115,17 @@ def bench(
     if helper:
         follow_lead()
     from ..experiment.bench import run_all, run_as_helper
-    from ..experiment.config import ensure_used, load
+    from ..experiment.config import load
     from ..report.bench import report_bench
 
     folder = out or Path("runs") / (config.stem if config else "bench")
-    with _interruptible():
-        loaded = load(config, settings)
-        ensure_used(loaded, settings, grid=True)
-        if helper:
-            run_as_helper(loaded, folder, device, threads, tensorboard, workers or 1)
-        else:
-            outcome = run_all(loaded, folder, device, threads, jobs, tensorboard, workers, on)
-            report_bench(loaded, folder, outcome)
-            outcome.ensure_complete()
+    loaded = load(config, settings, grid=True)
+    if helper:
+        run_as_helper(loaded, folder, device, threads, tensorboard, workers or 1)
+    else:
+        outcome = run_all(loaded, folder, device, threads, jobs, tensorboard, workers, on)
+        report_bench(loaded, folder, outcome)
+        outcome.ensure_complete()
 
 
 @app.command()
@@ -157,7 +140,7 @@ def watch(
 
 
 @app.command()
-def check(config: ConfigFile = None, settings: Settings = []) -> None:  # noqa: B006
+def check(config: options.ConfigFile = None, settings: options.Settings = []) -> None:  # noqa: B006
     """Print the runs, the model size and what each site would send; train nothing."""
     from ..experiment.config import load
     from ..experiment.plan import plan
@@ -168,26 +151,14 @@ def check(config: ConfigFile = None, settings: Settings = []) -> None:  # noqa: 
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or result files.")],
-    select: Annotated[
-        str | None,
-        typer.Option(
-            help="How to choose the round of each run: source-validation, source-validation-balanced, last, or oracle "
-            "(uses the unseen domain: not a fair result); default: the runs' train.select."
-        ),
-    ] = None,
-    style: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or html.")] = "text",
+    select: options.Select = None,
+    style: options.Format = "text",
     out: Annotated[
         Path | None, typer.Option(help="The file to write; default: the terminal (html: report.html).")
     ] = None,
-    beside: Annotated[
-        str | None, typer.Option(metavar="PAPER[/TABLE]", help="Add a paper's numbers, for example ga.")
-    ] = None,
-    metric: Annotated[
-        str, typer.Option(help="accuracy, balanced_accuracy, f1, f1_weighted, auc, auc_weighted or calibration_error.")
-    ] = "accuracy",
-    baseline: Annotated[
-        str | None, typer.Option(metavar="METHOD", help="Add differences to this method, with p-values.")
-    ] = None,
+    beside: options.Paper = None,
+    metric: options.Metric = "accuracy",
+    baseline: options.Baseline = None,
     cost: Annotated[bool, typer.Option("--cost", help="Add bytes, operations and seconds per round.")] = False,
     where: Annotated[str, typer.Option("--on", help="unseen, or own: the sites' in-domain tests.")] = "unseen",
     figures: Annotated[
@@ -205,18 +176,14 @@ def report(
 
 @app.command(help=f"Draw a figure that needs a run's model and data, and write its numbers as CSV.\n\n\b\n{FIGURES}")
 def figure(
-    kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}.")],
+    kind: options.Kind,
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
     out: Annotated[Path | None, typer.Option(help="The folder to write to; default: RUNS/figures.")] = None,
-    target: Annotated[
-        str | None, typer.Option("--target", "-t", help="The unseen domain of the runs; default: the first.")
-    ] = None,
+    target: options.TargetOfRuns = None,
     seed: Annotated[int | None, typer.Option(help="The seed of the runs; default: the lowest.")] = None,
-    method: Annotated[
-        list[str], typer.Option("--method", "-m", help="A method of the runs; may be repeated; default: all.")
-    ] = [],  # noqa: B006
-    device: Device = "auto",
-    threads: Threads = 1,
+    method: options.MethodsOfRuns = [],  # noqa: B006
+    device: options.Device = "auto",
+    threads: options.Threads = 1,
 ) -> None:
     from ..experiment.bench import configure_torch
     from ..report.figures.draw import draw
@@ -271,14 +238,8 @@ def predict(
 
 @app.command("list")
 def list_names(
-    word: Annotated[
-        str,
-        typer.Argument(
-            metavar="[GROUP|NAME]",
-            help="methods, wrappers, datasets, networks, optimizers, schedules or transforms; or a name: fedprox.",
-        ),
-    ] = "",
-    style: Annotated[str, typer.Option("--format", help="Format of the table of methods: text or markdown.")] = "text",
+    word: options.Name = "",
+    style: options.TableFormat = "text",
 ) -> None:
     """Print the names of a group (methods as a table), or one name with its paper, options and presets."""
     from .catalogue import listing

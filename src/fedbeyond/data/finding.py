@@ -30,7 +30,7 @@ def report_lines(findings: Iterable[Finding]) -> list[str]:
     """Return findings as paragraphs, notes last, and a line that counts the others."""
     findings, lines = sorted(findings, key=lambda finding: finding.note), []
     for finding in findings:
-        lines += ["", f"{'note: ' if finding.note else ''}{finding.title}"]
+        lines += ["", *wrapped(f"{'note: ' if finding.note else ''}{finding.title}")]
         lines += [f"  {name}" for name in finding.names[:MAX_NAMED]]
         lines += [f"  and {len(finding.names) - MAX_NAMED} more"] if len(finding.names) > MAX_NAMED else []
         lines += wrapped(f"  to do: {finding.remedy}", "    ")

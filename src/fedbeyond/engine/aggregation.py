@@ -6,8 +6,8 @@ servers get the same result as with single replies.
 """
 
 from .. import timer, tree
+from .._method import Method
 from ..errors import FederationError
-from ..method import Method
 from ..server import Envelope, Reply, Request, by_size, uniform
 from .gate import Gate, Verdict
 from .protocol import Federation, Streaming

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from .. import tree
-from ..errors import FederationError
-from ..method import Sends, Sent
+from .._method import Sends, Sent, starting_point
+from ..errors import FederationError, printable
 from ..server import MAX_WEIGHT, Failure, Reply, Request
 from ..tree import Tree
 
 # factors by which a norm may differ from the median of the peers
 PARAMETERS_TIMES, OTHERS_TIMES, POSITIVE_TIMES = 10.0, 100.0, 1000.0
+MAX_STEPS = 10**7  # batches that a counter may grow by in one reply; 10^5 such replies are still below MAX_WEIGHT
 
 
 class LedgerEntry(NamedTuple):
@@ -60,8 +61,7 @@ class Gate:
         self, request: Request, answers: Answers, keep: Callable[[Reply], Reply] = lambda reply: reply
     ) -> Verdict:
         """Split replies, by the client that was asked, into admitted and rejected; `keep` reduces an admitted one."""
-        declared = self.sends.get(request.kind, {})
-        example = {name: sent.like(self.nets, request.body) for name, sent in declared.items()}
+        declared, example = self.sends.get(request.kind, {}), self.example(request)
         admitted: dict[str, Reply] = {}
         sizes: dict[str, Sizes] = {}
         rejected: list[Failure] = []
@@ -71,7 +71,8 @@ class Gate:
             answers = iter(sorted(everybody.items()))
         for client, reply in answers:
             if not isinstance(reply, Reply):
-                rejected.append(reply if isinstance(reply, Failure) else Failure(client, "sent no reply"))
+                failure = reply if isinstance(reply, Failure) else Failure(client, "sent no reply")
+                rejected.append(failure._replace(reason=printable(failure.reason)))
                 continue
             ledger += self._entries(client, request.kind, reply)
             reason = self._fault(client, reply, request, example)
@@ -80,7 +81,7 @@ class Gate:
                 where = next(path for path, leaf in tree.flatten(reply.body).items() if not finite(leaf))
                 reason = f"{where} has numbers that are not finite (did its training diverge? a smaller lr may help)"
             if reason:
-                rejected.append(Failure(client, reason))
+                rejected.append(Failure(client, printable(reason), _undeclared(reply.body, declared)))
             else:
                 sizes[client], admitted[client] = norms, keep(reply)
             del reply  # frees its memory while the next one is computed
@@ -90,6 +91,11 @@ class Gate:
         self._ensure_quorum(request, len(admitted), rejected)
         return Verdict(list(admitted.values()), rejected, ledger)
 
+    def example(self, request: Request) -> Tree:
+        """Return a tree with the keys, shapes and dtypes that a reply must have."""
+        declared = self.sends.get(request.kind, {})
+        return {name: sent.like(self.nets, request.body) for name, sent in declared.items()}
+
     def _fault(self, client: str, reply: Reply, request: Request, example: Tree) -> str | None:
         """Return why a reply cannot be used; None if it can."""
         if client not in request.to or client not in self.enrolled:
@@ -98,17 +104,40 @@ class Gate:
             return f"replied in the name of {reply.client!r}"
         if type(reply.weight) not in (int, float) or reply.weight != self.enrolled[client]:
             return f"claims {reply.weight!r} training images, enrolled with {self.enrolled[client]}"
-        reason = next(_differences(reply.body, example, ""), None)
+        reason = next(differences(reply.body, example, ""), None)
         for name, sent in self.sends.get(request.kind, {}).items():
-            if not reason and sent.positive and any(bool((leaf <= 0).any()) for leaf in tree.leaves(reply.body[name])):
+            leaves = [] if reason else tree.leaves(reply.body[name])
+            low, high = sent.within or (-math.inf, math.inf)
+            if sent.positive and any(bool((leaf <= 0).any()) for leaf in leaves):
                 reason = f"{name} is not positive"
-        return reason
+            elif sent.within and any(bool(((leaf < low) | (leaf > high)).any()) for leaf in leaves):
+                reason = f"{name} is not in the range from {low:g} to {high:g}"
+        return reason or next(self._impossible(reply.body, request), None)
+
+    def _impossible(self, body: Tree, request: Request) -> Iterator[str]:
+        """Yield which buffers of a reply no training can give: they would spoil the model of every other site.
+
+        The mean of counters is the largest, and BatchNorm takes the square root of a variance.
+        """
+        flat, declared = tree.flatten(body), self.sends.get(request.kind, {})
+        start = tree.flatten({name: starting_point(request.body, sent.since) for name, sent in declared.items()})
+        for path, leaf in flat.items():
+            layer = path.removesuffix("running_var")
+            if layer != path and f"{layer}running_mean" in flat and bool((leaf < 0).any()):
+                yield f"{path} has a negative variance"
+            is_counter = path in start and not leaf.is_floating_point() and leaf.shape == start[path].shape
+            if is_counter and bool((leaf.long() - start[path].long() > MAX_STEPS).any()):
+                yield f"{path} grew by more than {MAX_STEPS} batches in one round"
 
     def _entries(self, client: str, kind: str, reply: Reply) -> Iterator[LedgerEntry]:
         declared = self.sends.get(kind, {})
-        for name, part in reply.body.items() if isinstance(reply.body, dict) else [("body", reply.body)]:
-            what = declared[name].kind if name in declared else "undeclared"
-            yield LedgerEntry(client, kind, str(name), what, *_extent(part))
+        body = reply.body if isinstance(reply.body, dict) else {"body": reply.body}
+        for name, part in body.items():
+            if name in declared:
+                yield LedgerEntry(client, kind, name, declared[name].kind, *_extent(part))
+        others = {name: part for name, part in body.items() if name not in declared}
+        if others:  # their names are the site's choice: they are counted, not copied
+            yield LedgerEntry(client, kind, f"{len(others)} undeclared", "undeclared", *_extent(others))
 
     def _ensure_quorum(self, request: Request, usable: int, rejected: list[Failure]) -> None:
         asked = len(request.to)
@@ -137,19 +166,20 @@ def _extent(node: Any) -> tuple[int, int]:
     return numbers, size
 
 
-def _differences(given: Any, expected: Any, path: str) -> Iterator[str]:
+def differences(given: Any, expected: Any, path: str) -> Iterator[str]:
     """Yield where `given` is not a tree of the shape of `expected`."""
     where = path.strip("/") or "the reply"
     if isinstance(expected, dict):
         if not isinstance(given, dict):
             yield f"{where} is a {type(given).__name__}, not a tree"
         elif given.keys() != expected.keys():
-            extra = sorted(str(key) for key in given.keys() - expected.keys())
+            extra = len(given.keys() - expected.keys())
             missing = sorted(expected.keys() - given.keys())
-            yield f"{where} has undeclared {extra}" if extra else f"{where} lacks {missing}"
+            entries = "entry" if extra == 1 else "entries"
+            yield f"{where} has {extra} undeclared {entries}" if extra else f"{where} lacks {missing}"
         else:
             for key in expected:
-                yield from _differences(given[key], expected[key], f"{path}/{key}")
+                yield from differences(given[key], expected[key], f"{path}/{key}")
     elif type(given) is not Tensor:
         yield f"{where} is a {type(given).__name__}, not a tensor"
     elif given.layout != torch.strided or given.requires_grad:
@@ -161,6 +191,12 @@ def _differences(given: Any, expected: Any, path: str) -> Iterator[str]:
         )
     elif not given.is_floating_point() and not bool(((given >= 0) & (given <= MAX_WEIGHT)).all()):
         yield f"{where} is not a plausible count"
+
+
+def _undeclared(body: Any, declared: Mapping[str, Sent]) -> FederationError | None:
+    """Return an error with the undeclared names of a reply, for the author of a method; results do not hold it."""
+    names = sorted(str(name) for name in body if name not in declared) if isinstance(body, dict) else []
+    return FederationError(printable(f"undeclared: {', '.join(names)}")) if names else None
 
 
 def _implausible(sizes: Mapping[str, Sizes]) -> list[tuple[str, str]]:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import tree
+from .._method import Method, Sent
 from ..classifier import write
 from ..errors import ConfigError
-from ..method import Method, Sent
 from ..networks.moments import Levels, Pass, levels, measure_layers, tracked_layers
 from ..server import Failure, Reply, Request
 from ..site import Site

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from .. import timer, tree
+from .._method import Method
 from ..errors import FederationError
-from ..method import Method
 from ..server import Envelope, Reply, Request, Round
 from ..site import derive
 from ..tree import Tree

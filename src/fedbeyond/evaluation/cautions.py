@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from .selection import MIN_VALIDATION, Line, Matrix, add_matrices, class_counts
+from .selection import MIN_VALIDATION, Line, Matrix, add_matrices, class_counts, is_validated
 
 MIN_TRAINING = 20  # a site with fewer training samples is reported
 LISTED = 6  # number of names in a warning; the others are counted
@@ -63,7 +63,7 @@ def run_warnings(picked: Mapping[Run, Line], classes: Sequence[str] = ()) -> lis
 
 
 def model_warnings(picked: Mapping[Run, Line], classes: Sequence[str] = ()) -> Iterator[str]:
-    """Warn about models that predict one class for every sample of a domain that has several."""
+    """Warn about models that predict one class for every sample of a domain, and about rounds that nobody validated."""
     models = []
     for (method, target, seed), line in picked.items():
         if prediction := predicts_one_class(line, classes):
@@ -73,6 +73,13 @@ def model_warnings(picked: Mapping[Run, Line], classes: Sequence[str] = ()) -> I
             f"the selected model predicts one class for all samples of a domain: {_listed(models, '; ')}. Accuracy "
             "there is the share of that class; do not use the model there. Train longer, change the learning rate, or "
             "select with train.select = source-validation-balanced."
+        )
+    unvalidated = [key for key, line in picked.items() if "withheld" in line and not is_validated(line)]
+    reasons = sorted({reason for key in unvalidated for reason in picked[key]["withheld"].values()})
+    if names := [f"{method}, {target} unseen, seed {seed}" for method, target, seed in unvalidated]:
+        yield (
+            f"no validation scores: {_listed(names, '; ')}. The sites' policies withhold them, so the last round is "
+            f"selected; a better round is not known. Their reasons: {_listed(reasons, '; ')}."
         )
 
 

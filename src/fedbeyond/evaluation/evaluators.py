@@ -17,10 +17,11 @@ Models = Mapping[str, Tree]  # one model, or one per client: then the mean of th
 
 
 class Evaluation(NamedTuple):
-    """The scores of the models by client or unseen domain, and the clients whose evaluation failed."""
+    """The scores of the models by client or unseen domain, and who sent none: by failure, or by its policy."""
 
     scores: dict[str, Any]
     rejected: list[Failure]
+    withheld: Mapping[str, str] = {}  # the reasons of sites whose policy lets no scores leave
 
 
 Evaluator = Callable[[Models, int], Evaluation]  # (models, round) -> evaluation

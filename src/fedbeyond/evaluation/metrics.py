@@ -1,6 +1,7 @@
 """Metrics of a network on a split."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,10 +9,16 @@ from torch import Tensor, nn
 
 from ..classifier import logits, mean_loss, write
 from ..images import Split
+from ..server import MAX_WEIGHT
 from ..tree import Tree
 
 BINS = 15  # bins of confidence for the calibration error
 MAX_CONFUSION_CLASSES = 16  # with more classes, results hold no confusion matrix
+SHARES = ("accuracy", "balanced_accuracy", "f1", "f1_weighted", "calibration_error")
+COUNTS = ("recall", "confusion")  # of each class; a site that rounds its scores leaves them out
+AREAS = ("auc", "auc_weighted")  # absent, or None in a mean, if there is only one class
+MAX_FLOAT = torch.finfo(torch.float32).max  # largest finite loss: a sum of larger ones may overflow
+ROUNDING = 1e-6  # shares are float32 and may exceed 1 by this
 
 
 def evaluate(net: nn.Module, split: Split) -> dict[str, Any]:
@@ -82,3 +89,62 @@ def calibration_error(confidence: Tensor, right: Tensor) -> float:
     bins = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
     gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, confidence.double() - right.double())
     return float(gaps.abs().sum() / len(right))
+
+
+def rounded(metrics: Mapping[str, Any], digits: int) -> dict[str, Any]:
+    """Round shares to so many decimals and the loss to so many digits; leave out recall and confusion.
+
+    These two count few samples exactly. The loss has no scale: the larger a model's outputs, the more digits of it
+    stand before the decimal point.
+    """
+    kept = {name: value for name, value in metrics.items() if name not in COUNTS}
+    shares = {name: None if value is None else round(value, digits) for name, value in kept.items()}
+    return shares | {"loss": float(f"{metrics['loss']:.{max(digits, 1)}g}")}
+
+
+def are_plausible(metrics: Any, classes: int, images: int | None = None) -> bool:
+    """Return whether these can be the metrics of a model on a split, with the names and ranges of `evaluate`.
+
+    They may be `rounded`. The loss and the calibration error of a model that diverged are not finite; every other
+    number is.
+    """
+    if not isinstance(metrics, dict):
+        return False
+    needed = {"loss", *SHARES}
+    if metrics.keys() & {*COUNTS}:
+        needed |= {"recall"} | ({"confusion"} if classes <= MAX_CONFUSION_CLASSES else set())
+    if not needed <= metrics.keys() <= needed | {*AREAS}:
+        return False
+    loss, error, recall = metrics["loss"], metrics["calibration_error"], metrics.get("recall", [None] * classes)
+    areas = [metrics[name] for name in AREAS if metrics.get(name) is not None]
+    shares = [metrics[name] for name in SHARES if name != "calibration_error"] + areas
+    return (
+        (_is_number(loss) and (0 <= loss <= MAX_FLOAT or loss == math.inf or loss != loss))
+        and (_is_share(error) or (_is_number(error) and error != error))
+        and all(map(_is_share, shares))
+        and _is_row(recall, classes)
+        and all(share is None or _is_share(share) for share in recall)
+        and ("confusion" not in metrics or _is_confusion(metrics["confusion"], classes, images))
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)  # True is an int, but no number
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and 0 <= value <= 1 + ROUNDING
+
+
+def _is_row(values: Any, length: int) -> bool:
+    return isinstance(values, list) and len(values) == length
+
+
+def _is_confusion(matrix: Any, classes: int, images: int | None) -> bool:
+    """Return whether this is a confusion matrix of as many images as are known, or of any plausible number."""
+    if not _is_row(matrix, classes) or not all(_is_row(row, classes) for row in matrix):
+        return False
+    cells = [cell for row in matrix for cell in row]
+    if not all(_is_number(cell) and 0 <= cell <= MAX_WEIGHT for cell in cells):
+        return False
+    return images is None or abs(sum(cells) - images) <= ROUNDING * images

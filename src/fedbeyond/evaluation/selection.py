@@ -34,20 +34,37 @@ class DomainScore(NamedTuple):
 def select_round(lines: Iterable[Line], metric: str = "accuracy") -> Line:
     """Select the round with the best source validation; on ties the lower loss, then the later round.
 
-    A domain not evaluated in a round keeps its last result; otherwise rounds without a hard domain would look best.
+    A domain not evaluated in a round keeps its last result; otherwise rounds without a hard domain would look best. In
+    the rounds before its first result it counts with that result; otherwise a site could choose the round by sending
+    its scores late. A round is compared with the best one before it, so a later round never changes an earlier choice.
+    Where sites withhold all validation scores, the last evaluated round is selected.
     """
+    lines = evaluated(lines)
+    if not validated(lines):
+        return lines[-1]
     known: dict[str, DomainScore] = {}
-    ranked: list[tuple[tuple[int, float, float, int], Line]] = []
-    for line in evaluated(lines):
-        known |= domain_scores(line, "val", metric)
-        value, loss = pooled_mean(known, metric)
-        ranked.append(((len(known), round(value, DIGITS), -loss, line["round"]), line))
-    return max(ranked, key=lambda entry: entry[0])[1]
+    best, known_of_best = lines[0], known
+    for line in validated(lines):
+        known = known | domain_scores(line, "val", metric)
+        earlier = known | known_of_best  # its own results, and the first of domains that were late
+        is_better = not known_of_best or _rank(known, line, metric) > _rank(earlier, best, metric)
+        best, known_of_best = (line, known) if is_better else (best, earlier)
+    return best
 
 
-def selection_score(line: Line, metric: str = "accuracy") -> float:
-    """Compute the source-validation score of one round: the mean over domains, small ones pooled."""
-    return pooled_mean(domain_scores(line, "val", metric), metric)[0]
+def _rank(known: Mapping[str, DomainScore], line: Line, metric: str) -> tuple[float, float, int]:
+    value, loss = pooled_mean(known, metric)
+    return round(value, DIGITS), -loss, line["round"]
+
+
+def selection_score(line: Line, metric: str = "accuracy") -> float | None:
+    """Compute the source-validation score of one round: the mean over domains, small ones pooled; None without one."""
+    return pooled_mean(domain_scores(line, "val", metric), metric)[0] if is_validated(line) else None
+
+
+def percent(share: float | None, width: int = 0) -> str:
+    """Format a share in percent; a dash if there is none."""
+    return f"{'-' if share is None else f'{share:.1%}':>{width}}"
 
 
 def pooled_mean(domains: Mapping[str, DomainScore], metric: str = "accuracy") -> tuple[float, float]:
@@ -121,7 +138,8 @@ def domain_scores(line: Line, part: str, metric: str) -> dict[str, DomainScore]:
 def is_undefined(scores: Mapping[str, Any], metric: str) -> bool:
     """Return whether the metric is an AUC and the samples have only one class."""
     present = [share for share in scores.get("recall", ()) if share is not None]
-    return metric.startswith("auc") and scores.get(metric) is None and len(present) == 1
+    is_rounded = "recall" not in scores and "calibration_error" in scores  # a site may withhold recall
+    return metric.startswith("auc") and scores.get(metric) is None and (is_rounded or len(present) == 1)
 
 
 def class_counts(scores: Mapping[str, Any]) -> list[float]:
@@ -140,3 +158,13 @@ def samples_of(splits: Mapping[str, Any], part: str) -> int:
 def evaluated(lines: Iterable[Line]) -> list[Line]:
     """Return the rounds whose model was evaluated: every `train.evaluate_every`-th round, and the last."""
     return [line for line in lines if "scores" in line]
+
+
+def is_validated(line: Line) -> bool:
+    """Return whether a round has validation scores; sites may withhold them."""
+    return any("val" in splits for splits in line.get("scores", {}).values())
+
+
+def validated(lines: Iterable[Line]) -> list[Line]:
+    """Return the rounds that have validation scores."""
+    return [line for line in lines if is_validated(line)]

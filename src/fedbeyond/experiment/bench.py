@@ -18,12 +18,12 @@ from ..engine import allocator
 from ..errors import BusyError, ConfigError, FedbeyondError, FederationError, StorageError
 from ..evaluation import cautions
 from ..evaluation.rules import RULES, unseen
-from ..evaluation.selection import Line, class_counts, selection_score
+from ..evaluation.selection import Line, class_counts, percent, selection_score
 from . import event_files, results, run_folder, runner
 from .build import dataset
 from .config import Config
 from .grid import describe_repeated, grid
-from .helpers import helpers
+from .helper_processes import helpers
 from .prepare import Experiment, prepare
 from .progress import progress
 from .results import FAILURE, PLAN
@@ -65,12 +65,12 @@ def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: b
     for rule in (config.train.select, "last", "oracle"):
         line = RULES[rule](lines)
         print(
-            f"  {rule:18} round {line['round'] + 1:3}   own domains {selection_score(line):6.1%}   "
+            f"  {rule:18} round {line['round'] + 1:3}   own domains {percent(selection_score(line), 6)}   "
             f"unseen {unseen(line):6.1%}"
         )
     line = RULES[config.train.select](lines)
     if rates := majority(line):
-        print(f"  {'majority class':18} {'':9}   own domains {rates[0]:6.1%}   unseen {rates[1]:6.1%}")
+        print(f"  {'majority class':18} {'':9}   own domains {percent(rates[0], 6)}   unseen {rates[1]:6.1%}")
     selected = {(config.method, str(config.target), config.seed): line}
     for warning in cautions.wrap_warnings(cautions.run_warnings(selected)):
         print(warning)
@@ -79,7 +79,7 @@ def run_one(config: Config, out: Path, device: str, threads: int, tensorboard: b
         print(f"to see them: fedbeyond report {shlex.quote(str(out))}; for more rounds: --set train.rounds=...")
 
 
-def majority(line: Line) -> tuple[float, float] | None:
+def majority(line: Line) -> tuple[float | None, float] | None:
     """Compute the scores of always predicting the most frequent class, averaged as the model's are; None if unknown."""
     rates: dict[str, dict[str, Any]] = {}
     for name, splits in line["scores"].items():
@@ -185,8 +185,13 @@ def write_plan(cells: list[Config], out: Path, jobs: int) -> None:
     write(out / PLAN, json.dumps({"jobs": jobs, "runs": runs}, indent=1).encode())
 
 
-def work(todo: list[tuple[Config, Path]], device: str, tensorboard: bool = False, workers: int = 1) -> dict[Path, str]:
-    """Run the runs that are neither finished nor running elsewhere; return why each failed one failed."""
+def work(
+    todo: list[tuple[Config, Path]], device: str, tensorboard: bool = False, workers: int = 1, keep_on: bool = False
+) -> dict[Path, str]:
+    """Run the runs that are neither finished nor running elsewhere; return why each failed one failed.
+
+    An error of fedbeyond itself is raised; if `keep_on`, code without a plugin is the user's, and others go on.
+    """
     failures, waiting = {}, {folder: cell for cell, folder in todo}
     while waiting:
         folder = next_run(waiting, todo)
@@ -198,7 +203,8 @@ def work(todo: list[tuple[Config, Path]], device: str, tensorboard: bool = False
         except BusyError:
             continue
         except Exception as error:  # one method that fails does not stop the others
-            if not isinstance(error, FederationError) and not _plugins.place(error):
+            ours = isinstance(error, FedbeyondError) or not (keep_on or _plugins.place(error))
+            if ours and not isinstance(error, FederationError):
                 raise
             _plugins.print_traceback_if_wanted()
             failures[folder] = f"{format_run(cell.method, cell.target, cell.seed)}: {reason_of(error)}"
@@ -250,7 +256,7 @@ def reason_of(error: Exception) -> str:
 def configure_torch(device: str, threads: int, workers: int = 1) -> str:
     """Configure torch for this machine; return the device to compute on."""
     if workers > 1 and threads != 1:
-        raise ConfigError(f"{workers} workers have one thread each; leave out --threads {threads} or --workers")
+        raise ConfigError(f"{workers} workers have one thread each; leave out threads ({threads}) or workers")
     torch.set_num_threads(threads or os.cpu_count() or 1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     allocator.keep_freed_memory()
@@ -261,5 +267,5 @@ def configure_torch(device: str, threads: int, workers: int = 1) -> str:
             torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {device!r} cannot be used ({reason}); try --device cpu") from None
+        raise ConfigError(f"device {device!r} cannot be used ({reason}); try the device cpu") from None
     return device

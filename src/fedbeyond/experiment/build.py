@@ -1,15 +1,21 @@
 """Build the dataset, partition, method and networks that a Config describes."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
+from torch import nn
 
 from .. import spec, tree
-from ..batch import chain
-from ..classifier import Classifier, Networks, Task, for_images, read, shapes_of
+from .._factory import call, spec_of
+from .._method import Method
+from ..batch import Augment, CachedCopies, chain
+from ..classifier import Classifier, Networks, Task, ensure_provides, for_images, read, shapes_of, write
 from ..data.datasets.drawing import DOMAINS
 from ..data.partition import split_file
 from ..data.partition.assignment import Partition
@@ -18,15 +24,22 @@ from ..data.partition.splits import Rules, divide
 from ..engine.gate import Gate
 from ..engine.reestimation import levels_of
 from ..errors import ConfigError
-from ..images import Domains, Split
-from ..method import Method
-from ..networks import batchnorm, weights
+from ..images import Dataset, Split
+from ..networks import PLACES, batchnorm, weights
+from ..networks.frozen import frozen_digest
+from ..networks.lora import merged
 from ..networks.moments import Levels
+from ..networks.own import factory_of
+from ..networks.part import train_part, why_images
+from ..networks.prefix import tail_in
 from ..site import derive, forked_rng
 from ..spec import unseen_domains
 from ..tree import Tree
 from . import registry
+from .code import registered
 from .config import Config, Train
+
+LOADED: WeakValueDictionary[str, Dataset] = WeakValueDictionary()  # datasets that the user has built, by spec
 
 
 @dataclass(eq=False)
@@ -49,7 +62,25 @@ class Assembly:
 
     def levels(self) -> Levels:
         """Return the BatchNorm layers that are re-estimated before models are evaluated; empty if none are."""
-        return levels_of(self.method, self.nets["model"], self.task.shape)
+        tail = tail_in(self.nets["model"])
+        return levels_of(self.method, self.nets["model"], tail.cut.shape if tail else self.task.shape)
+
+    @cached_property
+    def frozen(self) -> str:
+        """The digest of what `train.part` freezes in the network; empty if all of it is trained."""
+        return frozen_digest(self.nets["model"])
+
+    def whole_model(self, model: Tree) -> Tree:
+        """Return a model as that of the ordinary network, with what `train.part` froze in it."""
+        return merged(write(self.nets["model"], model)) if self.frozen else model
+
+    def whole_network(self, model: Tree) -> nn.Module:
+        """Return the ordinary network with a model, to predict with."""
+        if not self.frozen:
+            return write(self.nets["model"], model).eval()
+        config = replace(self.config, train=replace(self.config.train, part=Train.part))
+        plain = assemble(config, self.task.classes, self.task.shape, self.task.sources, network=self.task.network)
+        return write(plain.nets["model"], self.whole_model(model)).eval()
 
     def initial_models(self) -> Tree:
         """Return the models that the server starts with; the networks are built again if they have been trained."""
@@ -65,7 +96,7 @@ def assemble(
     device: str = "cpu",
     *,
     method: Method | None = None,
-    network: Callable[[Task], Classifier] | None = None,
+    network: Callable[[Task], nn.Module] | None = None,
 ) -> Assembly:
     """Build the method, task and networks of a run: for the simulator, a remote server, a site, an export or a plan.
 
@@ -73,8 +104,24 @@ def assemble(
     used instead of the configured one. On device "meta" the networks have shapes and no numbers.
     """
     method = method or build_method(config)
-    task = Task(classes, shape, network or registry.make_one("networks", config.network), sources)
-    return Assembly(config, method, task, networks(method, task, config.seed, device))
+    task = Task(classes, shape, network or network_factory(config.network), sources)
+    return Assembly(config, method, task, networks(method, task, config.seed, device, config.method))
+
+
+def network_factory(network: str) -> Callable[[Task], nn.Module]:
+    """Return the function that builds a network, given its spec.
+
+    A network that is not of fedbeyond is registered as a function of the task, or as one that returns any of what
+    `factory_of` accepts. It is built under the run's seed, and tested.
+    """
+    part = registry.single(network)
+    make = registry.find("networks", part.name)
+    if part.name in PLACES:
+        return registry.make("networks", part)  # type: ignore[no-any-return]
+    if "task" in inspect.signature(make).parameters:
+        return factory_of(lambda task: call(make, part, task=task), str(part))
+    made = call(make, part)
+    return factory_of((lambda: call(make, part)) if isinstance(made, nn.Module) else made, str(part))
 
 
 def without_weights(network: str) -> str:
@@ -83,38 +130,58 @@ def without_weights(network: str) -> str:
     return str(part._replace(options={key: value for key, value in part.options.items() if key != "weights"}))
 
 
-def networks(method: Method, task: Task, seed: int, device: str) -> Networks:
-    """Build a method's networks; their initial parameters depend on the seed alone."""
+def networks(method: Method, task: Task, seed: int, device: str, name: str = "") -> Networks:
+    """Build a method's networks; their initial parameters depend on the seed alone.
+
+    Raise `ConfigError` if the task's network does not give what the method, called `name` in messages, needs.
+    """
+    build, logits_only = task.network, list[nn.Module]()
+
+    def network(task: Task) -> nn.Module:
+        net = build(task)
+        ensure_provides(net, method.needs, name or spec_of(method) or "this method", spec_of(build))
+        logits_only.extend([] if isinstance(net, Classifier) else [net])
+        return net
+
+    task = task._replace(network=network)
     if device == "meta":
         with torch.device("meta"):
             return method.networks(task)
-    layout = {"memory_format": torch.channels_last}  # faster on CPUs too
     with forked_rng():
         torch.default_generator.manual_seed(derive(seed, "networks"))  # networks are initialised on the CPU
         try:
             nets = method.networks(task)
         finally:
             weights.forget()
+        # faster on CPUs too; a module of the user's own may use x.view, which such tensors do not allow
+        layout = {} if logits_only else {"memory_format": torch.channels_last}
         for net in nets.values():
             net.to(device, **layout)  # type: ignore[call-overload]
     return nets
 
 
-def build_method(config: Config) -> Method:
-    """Build a run's method under the options of its [train] table."""
+def build_method(config: Config, cached: bool = True) -> Method:
+    """Build a run's method under the options of its [train] table; without `cached`, its networks get images."""
     registry.load_plugins(config.plugins)
     optimizer = registry.make_one("optimizers", config.optimizer)
-    return with_train_options(registry.build(config.method, optimizer=optimizer), config.train)
+    return with_train_options(registry.build(config.method, optimizer=optimizer), config.train, cached)
 
 
-def with_train_options(method: Method, train: Train) -> Method:
-    """Apply the run's BatchNorm policy and image transform to a method."""
+def with_train_options(method: Method, train: Train, cached: bool = True) -> Method:
+    """Apply the part of the network that is trained, the BatchNorm policy and the image transform to a method."""
     method = batchnorm.POLICIES[train.batchnorm](method)
-    if train.transform == "none":
+    part = registry.make_one("parts", train.part)
+    if train.transform != "none":
+        transform = registry.make_one("transforms", train.transform)
+        image_networks = for_images(f"train.transform {train.transform}", method.networks)
+        copied = cached and part.cache and part.copies and not why_images(method) and not method.pooled
+        augment: Augment = chain(transform, method.augment)
+        if copied:
+            augment = CachedCopies(part.copies, transform, train.transform)
+        method = replace(method, augment=augment, networks=image_networks)
+    if train.part == Train.part:
         return method
-    transform = registry.make_one("transforms", train.transform)
-    image_networks = for_images(f"train.transform {train.transform}", method.networks)
-    return replace(method, augment=chain(transform, method.augment), networks=image_networks)
+    return train_part(method, part if cached else part._replace(cache=False))
 
 
 def site_options(config: Config, method: Method, device: str) -> dict[str, Any]:
@@ -122,7 +189,7 @@ def site_options(config: Config, method: Method, device: str) -> dict[str, Any]:
     train, mixed_precision = config.train, config.train.precision == "bfloat16"
     if mixed_precision and torch.device(device).type != "cuda":
         raise ConfigError(
-            f"train.precision = bfloat16 needs a GPU (CUDA), and the device here is {device}; use --device cuda, or "
+            f"train.precision = bfloat16 needs a GPU (CUDA), and the device here is {device}; use the device cuda, or "
             "leave the option out"
         )
     options: dict[str, Any] = {"batch_size": train.batch_size, "epochs": train.epochs, "rounds": train.rounds}
@@ -131,10 +198,26 @@ def site_options(config: Config, method: Method, device: str) -> dict[str, Any]:
     return options | {"device": device, "mixed_precision": mixed_precision}
 
 
-@lru_cache(maxsize=2)
-def dataset(spelled: str) -> Domains:
+def dataset(spelled: str) -> Dataset:
     """Load a dataset by its spec; once for all runs of a process."""
+    if (held := LOADED.get(spelled)) is not None:
+        return held
+    return registry.make_one("datasets", spelled) if registered(("datasets", spelled)) else _dataset(spelled)
+
+
+@lru_cache(maxsize=2)
+def _dataset(spelled: str) -> Dataset:
+    if spelled not in registry.known("datasets") and Path(spelled).exists():
+        raise ConfigError(f"{spelled} is a path, not the name of a dataset; write data as {spec_of_path(spelled)}")
     return registry.make_one("datasets", spelled)  # type: ignore[no-any-return]
+
+
+def spec_of_path(path: str) -> str:
+    """Return the spec of the dataset that is probably at a path."""
+    if path.lower().endswith(".csv"):
+        return f"table(path={path}, site=COLUMN, label=COLUMN)"
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    return f"{'npz' if any(folder.glob('*.npz')) else 'folder'}(root={folder})"
 
 
 def domains(spelled: str) -> tuple[str, ...]:
@@ -142,7 +225,7 @@ def domains(spelled: str) -> tuple[str, ...]:
     return tuple(DOMAINS if spec.parse(spelled)[0].name == "styles" else dataset(spelled).images)
 
 
-def partition(config: Config, domains: Domains) -> Partition:
+def partition(config: Config, domains: Dataset) -> Partition:
     """Partition a dataset into clients and unseen domains: by the run's split file, or by its rules."""
     path = config.split_file()
     if path is not None:
@@ -183,7 +266,7 @@ def ensure_runnable(method: Method, config: Config, sites: int) -> None:
     if method.public and config.public is None:
         raise ConfigError(
             f"{config.method} needs unlabelled images that every site may use; name a dataset of them, as in "
-            'public = "folder(root=data/public)" (or --set public=...)'
+            'public = "folder(root=data/public)"'
         )
 
 

@@ -1,15 +1,18 @@
-"""Save trees as safetensors files and load them; pack them as bytes for messages."""
+"""Save trees as safetensors files with a checksum, and load them; pack them as bytes for messages."""
 
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
+from torch import Tensor
 
 from .. import timer, tree
 from .._io import write
@@ -30,6 +33,7 @@ def background_save() -> Iterator[Callable[..., None]]:
     when the block ends, everything is written.
     """
     with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()  # start the thread now: a pool does not wait for one that Ctrl-C hits while it starts
         waiting: list[Future[None]] = []
 
         def later(path: Path, state: Tree, **notes: Any) -> None:
@@ -46,7 +50,20 @@ def background_save() -> Iterator[Callable[..., None]]:
 
 def content(state: Tree, **notes: Any) -> bytes:
     """Return the bytes of a file that `save` would write."""
-    return pack(state, {"notes": json.dumps(notes, sort_keys=True)})
+    noted = notes | {"checksum": checksum(tree.flatten(state), notes)}
+    return pack(state, {"notes": json.dumps(noted, sort_keys=True)})  # one entry: safetensors keeps no order of several
+
+
+def checksum(flat: dict[str, Tensor], notes: dict[str, Any]) -> str:
+    """Compute the checksum of a flat tree and its notes: it reveals damage by accident, not a forgery.
+
+    CRC-32 takes 13 ms for ResNet-18 (45 MB), and no memory; SHA-256 takes twice as long, or ten times on an older CPU.
+    """
+    crc = zlib.crc32(json.dumps(notes, sort_keys=True).encode())
+    for name, leaf in sorted(flat.items()):
+        crc = zlib.crc32(f"{name} {leaf.dtype} {tuple(leaf.shape)}".encode(), crc)
+        crc = zlib.crc32(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data, crc)
+    return f"{crc:08x}"
 
 
 def pack(state: Tree, notes: dict[str, str] | None = None) -> bytes:
@@ -68,21 +85,19 @@ def unpack(content: bytes) -> Tree:
         raise ValueError(f"not a tree in safetensors format ({error})") from None
 
 
-def read_notes(path: Path) -> dict[str, Any]:
-    """Read the notes of a file without its tree."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return dict(json.loads((file.metadata() or {}).get("notes", "{}")))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise StorageError(f"{path} cannot be read ({error}); delete it to start again") from None
-
-
-def load(path: Path, remedy: str = "delete it to start again") -> tuple[Tree, dict[str, Any]]:
-    """Read a tree and its notes; `remedy` ends the error message and says what to do."""
+def load(path: Path, remedy: str = "") -> tuple[Tree, dict[str, Any]]:
+    """Read a tree and its notes, and verify the checksum; `remedy` says what to do if that fails."""
+    remedy = remedy or f"restore it from a backup, or delete {path.parent} and run again"
     try:
         with safe_open(path, framework="pt") as file:
             flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            notes = json.loads((file.metadata() or {}).get("notes", "{}"))
-    except (OSError, SafetensorError, ValueError) as error:
+            notes = dict(json.loads((file.metadata() or {}).get("notes", "{}")))
+    except OSError as error:
         raise StorageError(f"{path} cannot be read ({error}); {remedy}") from None
+    except (SafetensorError, ValueError, TypeError) as error:
+        raise StorageError(f"{path} is damaged ({error}); {remedy}") from None
+    if (stored := notes.pop("checksum", None)) is None:
+        raise StorageError(f"{path} has no checksum: it is damaged, or of an older fedbeyond; {remedy}")
+    if stored != checksum(flat, notes):
+        raise StorageError(f"{path} is damaged: its content does not match its checksum; {remedy}")
     return tree.unflatten(flat), notes

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from .. import spec
 from ..errors import ConfigError, nearest
+from .code import registered
 from .figure_kinds import KINDS
 
 
@@ -94,6 +95,7 @@ class Train:
     label_skew: Annotated[float, Field(gt=0)] | None = None  # Dirichlet concentration; None: spread evenly
     clients_per_round: Count | None = None  # None: all
     quorum: Count | None = None  # None: all but one, at least two
+    part: Spec = "all"  # of the network that is trained; the rest is frozen
     transform: Choice = "none"  # of training images, before the method's own
     batchnorm: Literal["average", "reestimate", "local", "frozen"] = "reestimate"
     precision: Literal["float32", "bfloat16"] = "float32"  # of products in training; bfloat16 needs a GPU
@@ -156,11 +158,17 @@ class Config:
     def identity(self) -> dict[str, Any]:
         """Return everything that identifies this run, to compare and to store it."""
         plugins = [f"{plugin} {_digest(plugin)}" if plugin.endswith(".py") else plugin for plugin in self.plugins]
-        train = asdict(self.train)
+        train = {key: value for key, value in asdict(self.train).items() if (key, value) != ("part", Train.part)}
         if path := self.split_file():
             train["split"] = f"{self.train.split} {_digest(str(path))}"
         others = {key: value for key, value in asdict(self).items() if key != "bench"}
-        return others | {"train": train, "plugins": plugins}
+        return others | {"train": train, "plugins": plugins} | ({"code": code} if (code := self.code()) else {})
+
+    def code(self) -> dict[str, str]:
+        """Return the digests of the code and objects of this process that the run names, by "group.name"."""
+        specs = [("methods", self.method), ("datasets", self.data), ("datasets", self.public)]
+        specs += [("networks", self.network), ("parts", self.train.part), ("optimizers", self.optimizer)]
+        return registered(*specs, ("schedules", self.train.schedule), ("transforms", self.train.transform))
 
     def digest(self) -> str:
         """Return a digest that identifies this run."""
@@ -174,15 +182,20 @@ class Config:
 
     def setting(self) -> str:
         """Return a digest of everything that runs in one table must have in common."""
-        common = {key: value for key, value in self.identity().items() if key not in ("method", "target", "seed")}
+        common = {k: v for k, v in self.identity().items() if k not in ("method", "target", "seed", "code")}
+        shared = {name: value for name, value in self.code().items() if not name.startswith(("methods.", "wrappers."))}
+        common |= {"code": shared} if shared else {}
         common["train"].pop("select", None)  # it changes which round is selected, and no round
         if self.train.split is not None:  # by name: its contents may depend on target and seed
             common["train"] |= {"split": self.train.split}
         return sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def load(path: Path | None, settings: Iterable[str] = (), **given: Any) -> Config:
-    """Read a TOML file (None: all defaults), then apply the options `given`, then `key=value` settings."""
+def load(path: Path | None, settings: Sequence[str] = (), grid: bool | None = None, **given: Any) -> Config:
+    """Read a TOML file (None: all defaults), then apply the options `given`, then `key=value` settings.
+
+    A setting that has no effect on a `grid`, or on a single run, is refused; if `grid` is None, both are meant.
+    """
     table: dict[str, Any] = {}
     if path is not None:
         try:
@@ -191,8 +204,7 @@ def load(path: Path | None, settings: Iterable[str] = (), **given: Any) -> Confi
             raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a TOML file") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not TOML: {error}") from None
-    given = {key: value for key, value in given.items() if value is not None}
-    table |= given
+    table |= (given := {key: value for key, value in given.items() if value is not None})
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals:
@@ -200,10 +212,13 @@ def load(path: Path | None, settings: Iterable[str] = (), **given: Any) -> Confi
         if key in given:
             raise ConfigError(f"{key} is given twice, by --{key} {given[key]} and by --set {setting}; leave one out")
         _set(table, key, spec.read_value(value), Config, setting)
-    return parse(table, str(path or "--set"))
+    config = parse(table, str(path or "--set"))
+    if grid is not None:
+        _ensure_used(config, settings, grid)
+    return config
 
 
-def ensure_used(config: Config, settings: Iterable[str], grid: bool) -> None:
+def _ensure_used(config: Config, settings: Iterable[str], grid: bool) -> None:
     """Raise `ConfigError` if a setting has no effect on a single run, or on a grid."""
     for setting in settings:
         key = setting.partition("=")[0].partition(".")[0].strip()
@@ -230,8 +245,8 @@ def parse(table: dict[str, Any], source: str = "config") -> Config:
 
 
 def from_identity(identity: dict[str, Any], source: str) -> Config:
-    """Return the Config whose `identity` is given; digests of plugins and split files are left out."""
-    table, train = dict(identity), dict(identity.get("train", {}))
+    """Return the Config whose `identity` is given; digests of code, plugins and split files are left out."""
+    table, train = {key: value for key, value in identity.items() if key != "code"}, dict(identity.get("train", {}))
     if train.get("split"):
         train["split"] = train["split"].rpartition(" ")[0]
     table |= {"train": train, "plugins": [name.partition(" ")[0] for name in identity.get("plugins", [])]}
@@ -248,8 +263,7 @@ def cells(config: Config, domains: Iterable[str]) -> Iterator[Config]:
 
 
 def _digest(plugin: str) -> str:
-    path = Path(plugin)
-    return sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "missing"
+    return sha256(Path(plugin).read_bytes()).hexdigest()[:12] if Path(plugin).is_file() else "missing"
 
 
 def _ensure_known(table: dict[str, Any], record: type, source: str, path: str = "") -> None:

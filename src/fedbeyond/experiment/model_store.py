@@ -21,7 +21,7 @@ class FileStore(MutableMapping[str, Tree]):
         self.path = path
 
     def __getitem__(self, entry: str) -> Tree:
-        remedy = f"restore it from a backup, or delete {self.path.parent} to start again"
+        remedy = f"restore it from a backup, or delete {self.path.parent} and run again"
         return checkpoint.load(self._file(entry), remedy)[0]
 
     def __setitem__(self, entry: str, tree: Tree) -> None:

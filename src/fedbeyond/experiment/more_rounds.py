@@ -1,7 +1,7 @@
 """Decide whether a run can continue with another number of rounds.
 
 It can if its finished rounds are bit for bit those of a run that had the new number from the start. A method declares
-what depends on the number of rounds (`Method.uses_total`); the law `extendable` in testing/laws.py checks that.
+what depends on the number of rounds (`Method.uses_total`); the law `declared` in testing/laws.py checks that.
 """
 
 from collections.abc import Iterator

@@ -1,35 +1,43 @@
 """Describe what a configuration would run: the runs, the sites, and what leaves each site. Nothing is trained."""
 
+import math
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from torch import nn
+
 from .. import tree
-from ..classifier import Classifier, Task
+from .._method import Method
+from ..batch import CachedCopies
+from ..classifier import Task
 from ..data.datasets._benchmarks import Outline, outline
 from ..data.partition import split_file
 from ..data.partition.assignment import Partition, all_rows, class_counts, count_rows
 from ..data.partition.splits import cut
+from ..data.storage.cache import amount
 from ..errors import ConfigError, MissingError
 from ..evaluation.cautions import SiteSamples, majority_rate, site_warnings, wrap_warnings
-from ..images import Domains
-from ..method import Method
+from ..images import Dataset
 from ..networks import weights as weight_files
+from ..networks.frozen import frozen_part, parameter_counts
 from ..networks.moments import tracked_layers
+from ..networks.prefix import tail_in
 from ..spec import parse, unseen_domains
 from ..wrappers.privacy import describe_guarantee
-from . import build, registry
+from . import build
 from .config import Config, Train
 from .grid import describe_repeated, ensure_methods, grid
+from .outputs import why_uncached
 
 
 def plan(config: Config) -> str:
     """Return the runs, the sites, the sizes and what leaves each site as text; train nothing."""
     ensure_methods(config)
     data, missing = dataset_or_outline(config.data)
-    runs = list(grid(config, data.images if isinstance(data, Domains) else data.domains))
+    runs = list(grid(config, data.images if isinstance(data, Dataset) else data.domains))
     lines = [f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {config.train.rounds} rounds on {config.data}"]
     lines += [*describe_repeated(config), *([missing] if missing else [])]
     lines += check_weights(config, data)
@@ -42,7 +50,7 @@ def plan(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dataset_or_outline(spelled: str) -> tuple[Domains | Outline, str]:
+def dataset_or_outline(spelled: str) -> tuple[Dataset | Outline, str]:
     """Load a dataset; if its files are missing, return the facts of a known benchmark, and a line with the reason."""
     try:
         return build.dataset(spelled), ""
@@ -53,10 +61,10 @@ def dataset_or_outline(spelled: str) -> tuple[Domains | Outline, str]:
         return known, f"data: not found ({error}); planned from the known facts of {known.name}"
 
 
-def describe_data(config: Config, data: Domains | Outline) -> Iterator[str]:
+def describe_data(config: Config, data: Dataset | Outline) -> Iterator[str]:
     """Yield a line for each domain or client: how many images it has for training, validation and test."""
     train = config.train
-    if isinstance(data, Domains) and data.about:
+    if isinstance(data, Dataset) and data.about:
         yield from (*data.about, "")
     if train.clients_per_domain > 1:
         labels_rule = f"with label_skew {train.label_skew}" if train.label_skew else "labels spread evenly"
@@ -78,7 +86,7 @@ def describe_data(config: Config, data: Domains | Outline) -> Iterator[str]:
         yield from describe_clients(config, data)
 
 
-def describe_clients(config: Config, data: Domains) -> Iterator[str]:
+def describe_clients(config: Config, data: Dataset) -> Iterator[str]:
     """Yield a line for each client of a run and each unseen domain, with the number of images."""
     parts = build.partition(config, data)
     tested = any(rows.test for rows in parts.clients.values())
@@ -99,7 +107,7 @@ def describe_clients(config: Config, data: Domains) -> Iterator[str]:
     yield from wrap_warnings(site_warnings(samples, data.classes))
 
 
-def client_samples(parts: Partition, data: Domains) -> dict[str, SiteSamples]:
+def client_samples(parts: Partition, data: Dataset) -> dict[str, SiteSamples]:
     """Count the training and validation images of each client, and their classes."""
     samples = {}
     for name, rows in parts.clients.items():
@@ -135,13 +143,13 @@ def write_splits(config: Config, out: str) -> Iterator[str]:
         yield f"{path}: {clients}, {cell.target} unseen; use it with --set train.split={out}"
 
 
-def describe_methods(cells: list[Config], data: Domains | Outline) -> Iterator[str]:
+def describe_methods(cells: list[Config], data: Dataset | Outline) -> Iterator[str]:
     """Yield the lines of each method: the size of its model, and what leaves each site in a round."""
-    prototype = cache(registry.make_one("networks", build.without_weights(cells[0].network)))
+    prototype = cache(build.network_factory(build.without_weights(cells[0].network)))
 
-    def network(task: Task) -> Classifier:
+    def network(task: Task) -> nn.Module:
         # a copy is faster than initial parameters, which are not needed
-        return deepcopy(prototype(task))  # type: ignore[no-any-return]
+        return deepcopy(prototype(task))
 
     for cell in cells:
         method = build.build_method(cell)
@@ -149,8 +157,7 @@ def describe_methods(cells: list[Config], data: Domains | Outline) -> Iterator[s
         build.ensure_runnable(method, cell, sources)
         assembly = build.assemble(cell, data.classes, _shape(data), sources, "meta", method=method, network=network)
         shared = assembly.shapes()
-        numbers = sum(param.numel() for param in assembly.nets["model"].parameters())
-        title = f"\n{cell.method}: {cell.network} with {numbers:,} parameters"
+        title = f"\n{cell.method}: {cell.network} with {describe_parameters(assembly)}"
         if method.pooled:
             yield f"{title}; NOT FEDERATED, a reference:"
             yield "  all images and labels of all sites are pooled in one place before the first round"
@@ -161,10 +168,35 @@ def describe_methods(cells: list[Config], data: Domains | Outline) -> Iterator[s
                 size = tree.size(sent.like(shared, {}))
                 yield f"  {name:16} {sent.kind:12} {size:12,} bytes  (in reply to {kind!r})"
         yield from describe_reestimation(assembly)
+        yield from describe_features(assembly, data)
         needed = "only weighted sums" if method.linear_aggregation else "the reply of each site"
         yield f"  aggregation: {'linear' if method.linear_aggregation else 'per client'}; the server needs {needed}"
         if guarantee := describe_guarantee(method, cell.train.rounds):
             yield f"  {guarantee}"
+
+
+def describe_parameters(assembly: build.Assembly) -> str:
+    """Return how many parameters the model has, and of a model that is trained in part, how many are trained."""
+    trained, frozen = parameter_counts(assembly.nets["model"])
+    if not frozen:
+        return f"{trained:,} parameters"
+    size = tree.size(frozen_part(assembly.nets["model"]))
+    return (
+        f"{trained:,} trained and {frozen:,} frozen parameters (train.part = {assembly.config.train.part}; the frozen "
+        f"part, {size:,} bytes, is in no round)"
+    )
+
+
+def describe_features(assembly: build.Assembly, data: Dataset | Outline) -> Iterator[str]:
+    """Yield whether frozen layers are computed once for each image, and how many bytes their outputs need."""
+    if reason := why_uncached(assembly):
+        yield f"  frozen layers are computed in every round: {reason}"
+    elif tail := tail_in(assembly.nets["model"]):
+        augment, row = assembly.method.augment, 4 * math.prod(tail.cut.shape)
+        row *= 1 + (augment.number if isinstance(augment, CachedCopies) else 0)
+        images = sum(len(labels) for _, labels in data.images.values()) if isinstance(data, Dataset) else 0
+        total = f", {amount(images * row)} for {images:,} images" if images else ""
+        yield f"  frozen layers are computed once: {row:,} bytes an image in the cache{total}"
 
 
 def describe_reestimation(assembly: build.Assembly) -> Iterator[str]:
@@ -177,15 +209,15 @@ def describe_reestimation(assembly: build.Assembly) -> Iterator[str]:
         yield f"  BatchNorm is re-estimated in {exchanges} after each round that is evaluated"
 
 
-def count_sources(method: Method, config: Config, data: Domains | Outline) -> int:
+def count_sources(method: Method, config: Config, data: Dataset | Outline) -> int:
     """Count the sites that a method trains on in a run; for a pooled method, their domains."""
-    if isinstance(data, Domains):
+    if isinstance(data, Dataset):
         return build.count_sources(method, build.partition(config, data))
     domains = len(data.domains) - len(unseen_domains(config.target))
     return domains if method.pooled else domains * config.train.clients_per_domain
 
 
-def check_weights(config: Config, data: Domains | Outline) -> Iterator[str]:
+def check_weights(config: Config, data: Dataset | Outline) -> Iterator[str]:
     """Yield a line if the network's weight file is missing; raise `ConfigError` if it does not fit the network."""
     part, *_ = parse(config.network)
     if part.options.get("weights"):
@@ -194,12 +226,12 @@ def check_weights(config: Config, data: Domains | Outline) -> Iterator[str]:
         except MissingError as error:
             yield str(error)
             return
-        network = registry.make_one("networks", config.network)
+        network = build.network_factory(config.network)
         try:
             network(Task(data.classes, _shape(data), network))
         finally:
             weight_files.forget()
 
 
-def _shape(data: Domains | Outline) -> tuple[int, ...]:
+def _shape(data: Dataset | Outline) -> tuple[int, ...]:
     return data.shape if isinstance(data, Outline) else tuple(next(iter(data.images.values()))[0].shape[1:])

@@ -1,9 +1,11 @@
 """Prepare a run from its configuration: sites with their data, engine, gate, evaluator. Nothing is trained."""
 
+import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from .. import timer
+from .._method import Method
 from ..classifier import Networks
 from ..data.partition.assignment import build_splits, local_tests
 from ..data.partition.pooling import pool
@@ -15,7 +17,6 @@ from ..engine.workers import Workers
 from ..errors import DataError
 from ..evaluation.evaluators import Evaluator, evaluation_splits, local_evaluator
 from ..images import Split
-from ..method import Method
 from ..networks.moments import Levels
 from ..site import Site
 from ..spec import POOLED
@@ -32,6 +33,7 @@ from .build import (
     site_options,
 )
 from .config import Config
+from .outputs import outputs_of, why_uncached
 
 
 class Experiment(NamedTuple):
@@ -61,9 +63,12 @@ class Experiment(NamedTuple):
         return self.assembly.nets
 
 
-def prepare(config: Config, device: str = "cpu", workers: int = 1) -> Experiment:
-    """Build a run in the simulator, or with several `workers` in processes; train nothing."""
-    method = build_method(config)
+def prepare(config: Config, device: str = "cpu", workers: int = 1, cached: bool = True) -> Experiment:
+    """Build a run in the simulator, or with several `workers` in processes; train nothing.
+
+    Without `cached`, networks and splits are those of images, whatever `train.part` would compute once: to use a model.
+    """
+    method = build_method(config, cached)
     own_device = "cpu" if workers > 1 else device  # each worker uses a device of its own; this process must not
     options = site_options(config, method, device) | {"device": own_device}
     ensure_target(sorted(domains(config.data)), config.target)  # fail on an unknown target before loading data
@@ -78,15 +83,22 @@ def prepare(config: Config, device: str = "cpu", workers: int = 1) -> Experiment
     ensure_runnable(method, config, sources)
     shape = tuple(next(iter(unseen.values()))[0].shape[1:])
     assembly = assemble(config, data.classes, shape, sources, own_device, method=method)
+    tests = local_tests(data, parts)
+    outputs = outputs_of(method, assembly.nets["model"], assembly.frozen, own_device)
+    if outputs:
+        splits, unseen, tests = outputs.of_all(splits, unseen, tests)
+    elif cached and (reason := why_uncached(assembly)):
+        logging.getLogger("fedbeyond").warning(
+            "%s: frozen layers are computed in every round: %s", config.method, reason
+        )
     validation = {name: split["val"] for name, split in splits.items()}
     if method.pooled:
         pooled, origin = pool(splits, client_domains)
         splits, options = {POOLED: pooled}, options | {"origin": origin}
     if method.public:
-        images = public(config, shape)
+        images = outputs.plain.of(public(config, shape)) if outputs else public(config, shape)
         splits = {name: split | {"public": images} for name, split in splits.items()}
     sites = [Site(name, split, assembly.nets, **options) for name, split in splits.items()]
-    tests = local_tests(data, parts)
     evaluated = evaluation_splits(validation, unseen, tests)
     engine: Simulator | Workers
     if workers > 1:

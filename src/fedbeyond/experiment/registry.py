@@ -1,73 +1,118 @@
-"""The registry of methods, wrappers, datasets, networks, optimizers, schedules and transforms, plugins included."""
+"""The registry of methods, wrappers, datasets, networks, parts, optimizers, schedules and transforms, with plugins."""
 
-import inspect
+import re
 import runpy
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
-from .. import _plugins
+from .. import _factory, _plugins, datasets, methods, networks, wrappers
+from .._factory import F, Factory, call, places, spec_of, with_spec, wrap
 from ..errors import ConfigError, FedbeyondError, nearest
-from ..method import Method
-from ..spec import Part, format_spec, format_value, parse
+from ..spec import Part, format_spec, parse
+from .code import CODE, digest, registered
 
-Factory = Callable[..., Any]
-
-
-def _entries(module: str, names: str) -> dict[str, str | Factory]:
-    """Return "module:function" for functions of a module; a star in `module` stands for the function's name."""
-    return {name: f"fedbeyond.{module.replace('*', name)}:{name}" for name in names.split()}
-
+if TYPE_CHECKING:
+    from .._method import Method
 
 # group -> name -> "module:function" (imported on first use), or the function itself
 REGISTRY: dict[str, dict[str, str | Factory]] = {
-    "methods": {
-        # federated optimisation
-        **_entries("methods.*", "fedavg fedavgm"),
-        **_entries("methods.fedopt", "fedadam fedyogi fedadagrad"),
-        **_entries("methods.*", "fedprox fednova scaffold feddyn fedsam moon perfedavg fedbn"),
-        # weighting of the clients
-        **_entries("methods.*", "arfl afl fedcsa fedgma"),
-        # federated domain generalization
-        **_entries("methods.*", "fedsb fedgca fedadg feddag ndag fedsr fediir harmofl elcfs ccst csac g2g fccl"),
-        # domain generalization inside each site
-        **_entries("methods.*", "rsc jigen mixup randconv ddaig ats"),
-        # references: no federation
-        **_entries("methods.*", "local erm dann coral mmd irm vrex groupdro"),
+    "methods": {**methods.PLACES},
+    "wrappers": {**wrappers.PLACES},
+    "datasets": {**datasets.PLACES},
+    "networks": {**networks.PLACES},
+    "parts": {"all": "fedbeyond.networks.part:everything", **places("networks.part", "head last norm lora")},
+    "optimizers": {**places("optimizers", "sgd adam sam")},
+    "schedules": {**places("optimizers", "constant cosine step")},
+    "transforms": {
+        **places("data.augment.transforms", "none custom ga domainbed fedsb fedadg rsc fact ccst digits"),
     },
-    "wrappers": _entries("wrappers.*", "ga rc am sha mixstyle augmix dp"),
-    "datasets": {
-        **_entries("data.datasets._*", "styles folder"),
-        **_entries("data.datasets.readers.arrays", "npz"),
-        **_entries("data.datasets._benchmarks", "pacs vlcs officehome terraincognita domainnet digits"),
-        **_entries("data.datasets._benchmarks", "camelyon17 midog gdrbench isic2019"),
-        **_entries("data.datasets._*", "table heart"),
-    },
-    "networks": {
-        **_entries("networks._*", "convnet"),
-        **_entries("networks._resnet", "resnet18 resnet34 resnet50 resnet101 resnet152"),
-        **_entries("networks._*", "alexnet"),
-        **_entries("networks._vit", "vit_b_16 vit_b_32"),
-        **_entries("networks._mobilenet", "mobilenet_v2"),
-        **_entries("networks._*", "mlp"),
-        **_entries("networks.external", "timm torchvision"),
-    },
-    "optimizers": _entries("optimizers", "sgd adam sam"),
-    "schedules": _entries("optimizers", "constant cosine step"),
-    "transforms": _entries("data.augment.transforms", "none custom ga domainbed fedsb fedadg rsc fact ccst digits"),
 }
 
+Entries = Mapping[tuple[str, str], tuple[str | Factory, str]]  # group and name -> what is registered, and its digest
 LOADED: set[str] = set()  # plugins that this process has loaded
+NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_LOADING: list[str] = []  # the plugin that is being loaded
 
 
-def register(group: str, name: str, factory: Factory) -> None:
-    """Add a factory to a group; raise `ConfigError` if another factory has the name."""
-    if known(group).get(name, factory) is not factory:
+@overload
+def register(group: str, name: str, factory: F) -> F: ...
+@overload
+def register(group: str, name: str = "") -> Callable[[F], F]: ...
+def register(group: str, name: str = "", factory: Factory | None = None) -> Any:
+    """Add a factory to a group under a name; as a decorator, `@register("methods")`, under the function's own name.
+
+    A name that was registered before is replaced, so that a cell of a notebook can be run again. The results of a run
+    that used the earlier code are not continued. Names of fedbeyond and of installed packages cannot be replaced.
+    """
+    if not isinstance(group, str) or not isinstance(name, str):
+        raise ConfigError('register takes a group, a name and a function, as in register("methods", "mine", function)')
+    if group not in REGISTRY:
+        raise ConfigError(f"group {group!r} is not known; {nearest(str(group), REGISTRY)}")
+    if factory is None:
+        return lambda function: register(group, name or function.__name__, function)
+    if not callable(factory):
+        raise ConfigError(
+            f"{group[:-1]} {name!r} is a {type(factory).__name__}, which cannot be called; give a function"
+        )
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot be a name; use letters, digits, dots, hyphens and underscores")
+    before = known(group).get(name, factory)
+    if isinstance(before, str) or (before is not factory and _LOADING):
         raise ConfigError(f"{group} already has a {name!r}; choose another name")
     REGISTRY[group][name] = factory
+    if not _LOADING:  # a plugin's file has a digest of its own
+        CODE[group, name] = digest(factory)
+    return factory
+
+
+def register_object(group: str, name: str, thing: Any, content: str, given: Any, keep: bool = False) -> None:
+    """Let a name stand for an object, whose `content` has this digest.
+
+    `given` is what the user passed: exported models name its module and function. Without `keep`, the registry does not
+    keep the object alive: the caller does, as long as it is needed.
+    """
+    held: Callable[[], Any] = (lambda: thing) if keep else weakref.ref(thing)
+
+    def build() -> Any:
+        if (found := held()) is None:
+            raise ConfigError(
+                f"{group[:-1]} {name!r} was an object of this process, which no longer exists; make it again"
+            )
+        return found
+
+    origin = given if hasattr(given, "__qualname__") else type(given)
+    build.__module__, build.__qualname__ = origin.__module__, origin.__qualname__
+    build.holds_object = True  # type: ignore[attr-defined]
+    register(group, name, build)
+    CODE[group, name] = content
+
+
+def registrations(code: Mapping[str, str]) -> Entries:
+    """Return what is registered now under the names of `code`, a table of digests by "group.name"."""
+    keys = [(group, name) for group, _, name in (each.partition(".") for each in code)]
+    return {(group, name): (REGISTRY[group][name], CODE[group, name]) for group, name in keys}
+
+
+@contextmanager
+def restored(held: Entries) -> Iterator[None]:
+    """While the block runs, let names stand for what they stood for earlier: cells of a notebook replace them."""
+    now = {(group, name): (REGISTRY[group].get(name), CODE.get((group, name))) for group, name in held}
+    try:
+        for (group, name), (factory, content) in held.items():
+            REGISTRY[group][name], CODE[group, name] = factory, content
+        yield
+    finally:
+        for (group, name), (before, digested) in now.items():
+            if before is None or digested is None:
+                del REGISTRY[group][name], CODE[group, name]
+            else:
+                REGISTRY[group][name], CODE[group, name] = before, digested
 
 
 def known(group: str) -> Mapping[str, str | Factory]:
@@ -89,7 +134,7 @@ def find(group: str, name: str) -> Factory:
     if isinstance(factory, str):
         factory = _imported(group, name, factory)
     if not callable(factory):
-        raise ConfigError(f"{group[:-1]} {name!r} is {factory!r}, which cannot be called; register a function")
+        raise ConfigError(f"{group[:-1]} {name!r} is {factory!r}, which cannot be called; give a function")
     return factory
 
 
@@ -109,66 +154,22 @@ def _imported(group: str, name: str, place: str) -> Any:
         ) from error
 
 
-def presets(factory: Factory) -> dict[str, dict[str, Any]]:
-    """Return a factory's named sets of options; `default` holds the defaults of its signature."""
-    return {"default": {}, **getattr(factory, "__globals__", {}).get("PRESETS", {})}
-
-
-def options(factory: Factory) -> dict[str, inspect.Parameter]:
-    """Return the options of a factory: its parameters with a default, except those that the run provides."""
-    parameters = inspect.signature(factory).parameters
-    return {n: p for n, p in parameters.items() if p.default is not p.empty and n != "optimizer"}
-
-
 def with_defaults(group: str, part: Part) -> Part:
     """Return a part with all its options, those of its preset and defaults included, sorted by name."""
-    factory = find(group, part.name)
-    preset = presets(factory).get(part.preset)
-    defaults = {name: parameter.default for name, parameter in options(factory).items()}
-    every = {**defaults, **(preset or {}), **part.options}
-    return Part(part.name, "default" if preset is not None else part.preset, dict(sorted(every.items())))
+    return _factory.with_defaults(find(group, part.name), part)
 
 
 def make(group: str, part: Part, *given: Any, **provided: Any) -> Any:
     """Call the factory named by `part` with its preset, its options and the arguments that the run provides."""
-    from pydantic import ValidationError
-
     factory = find(group, part.name)
-    sets = presets(factory)
-    takes = inspect.signature(factory).parameters
-    if "preset" in takes:  # the factory accepts any name and receives it
-        sets, provided = {part.preset: {}}, provided | {"preset": part.preset}
-    elif part.preset not in sets:
-        raise ConfigError(f"{part.name!r} has no preset {part.preset!r}; it has {', '.join(sets)}")
-    settable = options(factory)
-    for key in part.options:
-        if key not in settable:
-            known_options = ", ".join(f"{n}={format_value(p.default)}" for n, p in settable.items()) or "none"
-            raise ConfigError(
-                f"{part.name!r} has no option {key!r}; {nearest(key, settable)} (its options: {known_options})"
-            )
-    accepted = {k: v for k, v in provided.items() if k in takes}
-    try:
-        return checked(factory)(*given, **{**sets[part.preset], **part.options, **accepted})
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(step) for step in first["loc"])
-        raise ConfigError(f"{part.name}: {key}={first['input']!r} is not valid: {first['msg']}") from None
-    except ValueError as error:
-        line = _plugins.place(error)
-        raise ConfigError(f"{part}: {_plugins.describe(error) if line else error}") from (error if line else None)
-
-
-@cache
-def checked(factory: Factory) -> Factory:
-    """Wrap a factory so that it rejects options of the wrong type, and numbers that are not finite."""
-    from pydantic import validate_call
-
-    return validate_call(config={"arbitrary_types_allowed": True, "allow_inf_nan": False})(factory)
+    made = call(factory, part, *given, **provided)
+    if given or getattr(factory, "holds_object", False):  # a user's object: its name may stand for another one later
+        return made
+    return with_spec(made, str(part))
 
 
 def make_one(group: str, text: str) -> Any:
-    """Build a dataset, a network, an optimizer, a schedule or a transform from its spec."""
+    """Build a dataset, a network, a part of it, an optimizer, a schedule or a transform from its spec."""
     return make(group, single(text))
 
 
@@ -185,30 +186,27 @@ def build(text: str, **provided: Any) -> Any:
     first, *others = parse(text)
     if first.name in known("wrappers"):
         raise ConfigError(f"{first.name!r} is a wrapper and needs a method before it; write fedavg+{first.name}")
-    method, private = _method("methods", first, **provided), None
-    for part in others:
+    method = _ensure_method("methods", first.name, make("methods", first, **provided))
+    for number, part in enumerate(others, 2):
         if part.name in known("methods"):
             raise ConfigError(f"{text!r}: {part.name!r} is a method, not a wrapper; give one method, then wrappers")
-        method = _method("wrappers", part, method)
-        private = private or (part if method.privacy else None)
-        if private and not method.keeps_privacy:  # something would leave the site without noise
-            wrappers = (wrapper for wrapper in others if wrapper is not private)
-            raise ConfigError(
-                f"{text!r}: {part.name} changes what leaves a site after {private.name} added noise to it; put "
-                f"{private.name} last, as in {format_spec((first, *wrappers, private))}"
-            )
+        method = _ensure_method("wrappers", part.name, wrap(find("wrappers", part.name), part, method))
+        with_spec(method, format_spec((first, *others)[:number]))
+    if spec_of(method):
+        object.__setattr__(method, "spec_code", registered(("methods", spec_of(method))))  # methods are frozen
     return method
 
 
-def _method(group: str, part: Part, *given: Any, **provided: Any) -> Method:
-    """Make a method or wrap one; `ConfigError` if the factory returns something else."""
-    method = make(group, part, *given, **provided)
+def _ensure_method(group: str, name: str, method: object) -> "Method":
+    """Return a method; raise `ConfigError` if the factory of that name returned something else."""
+    from .._method import Method  # imports torch, which names alone do not need
+
     if not isinstance(method, Method):
-        code = getattr(find(group, part.name), "__code__", None)
+        code = getattr(find(group, name), "__code__", None)
         file = f" in {Path(code.co_filename).name}" if code else ""
         what = "None" if method is None else f"a {type(method).__name__}"
         raise ConfigError(
-            f"{group[:-1]} {part.name!r}{file} returned {what}, not a Method; end its function with "
+            f"{group[:-1]} {name!r}{file} returned {what}, not a Method; end its function with "
             f"{'return Method(...)' if group == 'methods' else 'return replace(method, ...)'}"
         )
     return method
@@ -223,10 +221,13 @@ def load_plugins(plugins: Iterable[str]) -> None:
         if plugin in LOADED:
             continue
         _plugins.PLUGINS.add(plugin)
+        _LOADING.append(plugin)
         try:
             runpy.run_path(plugin) if is_file else import_module(plugin)
         except FedbeyondError:
             raise
         except Exception as error:
             raise ConfigError(f"plugin {plugin} cannot be loaded: {_plugins.describe(error)}") from error
+        finally:
+            _LOADING.remove(plugin)
         LOADED.add(plugin)

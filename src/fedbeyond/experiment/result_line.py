@@ -56,20 +56,21 @@ def score_models(
     weights that they had in training. What sites send for this, and which ones fail, is added to the round log.
     """
     engine, number = experiment.engine, now.number
-    averaged, absent = experiment.evaluator(models, number)
+    averaged, absent, withheld = experiment.evaluator(models, number)
     scores = {"scores": averaged}
     if experiment.levels:
         weights = round_log["weights"] or {name: float(engine.sizes[name]) for name in now.clients}
         outcome = reestimate_models(models, experiment.levels, weights, engine.measure, experiment.gate, number)
         models = outcome.models
-        reestimated, missing = experiment.evaluator(models, number)
+        reestimated, missing, also_withheld = experiment.evaluator(models, number)
         scores = {"scores": reestimated, "scores_average": averaged}
         absent = absent + [failure for failure in missing if failure not in absent]
+        withheld = {**withheld, **also_withheld}
         round_log["ledger"] += outcome.ledger
         round_log["bytes_down"].update(outcome.received)
         round_log["rejected"] += _entries("statistics", outcome.rejected)
     round_log["rejected"] += _entries("evaluate", absent)
-    return scores, models
+    return scores | ({"withheld": dict(sorted(withheld.items()))} if withheld else {}), models
 
 
 def diagnostics(state: Tree) -> dict[str, Any]:

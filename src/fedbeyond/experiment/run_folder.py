@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from .. import NUMERICS, __version__, _io
 from ..errors import ConfigError, StorageError
 from ..evaluation.selection import Line
 from . import checkpoint, more_rounds, results
-from .config import Config, from_identity
+from .config import Config, Train, from_identity
 from .results import RESULTS
 
 CONFIG, MACHINE, DONE = "config.json", "machine.json", "done"
@@ -32,7 +32,7 @@ def path(out: Path, config: Config) -> Path:
     """Return the folder of a run: out/method/target/seed."""
     method = re.sub(r"[^\w.+=-]+", "-", config.method).strip("-")
     for name, remedy in (
-        *((part, "choose a shorter --out") for part in out.parts),
+        *((part, "choose a shorter out folder") for part in out.parts),
         (method, "give the method fewer options, or put them into a preset of a plugin"),
         (str(config.target), "leave out fewer domains, or give them shorter names"),
     ):
@@ -78,23 +78,45 @@ def ensure_same_run(folder: Path, config: Config) -> None:
     if not ((folder / CHECKPOINT).exists() or (folder / DONE).exists()):
         return
     wanted, held = _flat(json.loads(json.dumps(config.identity()))), _flat(_io.read_json(folder / CONFIG))
-    differing = [key for key in wanted if wanted[key] != held.get(key)]
-    differences = "; ".join(f"{key} is {held.get(key)} there, {wanted[key]} here" for key in differing)
+    keys = dict.fromkeys([*wanted, *(key for key in held if key.startswith("code."))])
+    differing = [key for key in keys if wanted.get(key) != held.get(key)]
+    differences = "; ".join(f"{key} is {held.get(key)} there, {wanted.get(key)} here" for key in differing)
     if differing == ["train.rounds"]:
         reason = _why_not_continued(folder, config, held["train.rounds"])
         if reason:
             raise ConfigError(
-                f"{folder} cannot be continued: {differences}, and {reason}; choose another --out or delete that folder"
+                f"{folder} cannot be continued: {differences}, and {reason}; choose another out folder or delete it"
             )
     elif differing:
-        raise ConfigError(f"{folder} holds another run: {differences}; choose another --out or delete that folder")
+        raise ConfigError(f"{folder} holds another run: {differences}; choose another out folder or delete it")
+
+
+def ensure_same_frozen(notes: Mapping[str, Any], digest: str, place: object) -> None:
+    """Raise `StorageError` if a model was trained on another frozen part of the network than the one of this digest."""
+    stored = str(notes.get("frozen", ""))
+    if stored != digest:
+        raise StorageError(
+            f"{place} was trained on the frozen part {stored[:12] or '(none)'} of its network, and here it is "
+            f"{digest[:12] or '(none)'}; give the weights file that the run began with, or start the run again"
+        )
+
+
+def ensure_own_code(folder: Path, config: Config) -> None:
+    """Raise `ConfigError` if a stored run used objects or code of a Python program that are not the same here."""
+    stored, here = _io.read_json(folder / CONFIG).get("code", {}), config.code()
+    if lost := [name for name in stored if stored[name] != here.get(name)]:
+        state = "has changed since" if lost[0] in here else "is unknown here"
+        raise ConfigError(
+            f"{folder} was run by a Python program with its own {lost[0]}, which {state}; call fedbeyond.run there "
+            "with the same objects and the same out, and use its result"
+        )
 
 
 def _why_not_continued(folder: Path, config: Config, before: int) -> str:
     """Return why a run of `before` rounds cannot continue with another number of rounds; empty if it can."""
     if not (folder / CHECKPOINT).exists():
         return f"its {CHECKPOINT} is missing"
-    done = int(checkpoint.read_notes(folder / CHECKPOINT)["rounds"])
+    done = int(checkpoint.load(folder / CHECKPOINT)[1]["rounds"])
     if reason := more_rounds.why_different(config, before, done):
         return reason
     if (folder / ENROLLED).exists():
@@ -119,12 +141,17 @@ def ensure_same_machine(folder: Path, device: str) -> None:
 
 def write_machine(folder: Path, device: str) -> None:
     """Write which versions and device compute a run."""
-    _io.write(folder / MACHINE, json.dumps({"fedbeyond": __version__} | _machine(device), indent=1).encode())
+    write_json(folder / MACHINE, machine(device))
 
 
 def write_classes(folder: Path, classes: Sequence[str]) -> None:
     """Write the names of the classes of a run."""
-    _io.write(folder / CLASSES, json.dumps({"classes": list(classes)}, indent=1, ensure_ascii=False).encode())
+    write_json(folder / CLASSES, {"classes": list(classes)})
+
+
+def write_json(path: Path, record: Mapping[str, object]) -> None:
+    """Write a record as JSON that people can read."""
+    _io.write(path, json.dumps(record, indent=1, ensure_ascii=False).encode())
 
 
 @contextmanager
@@ -140,9 +167,15 @@ def locked(folder: Path, config: Config) -> Iterator[None]:
 
 
 def _flat(identity: dict[str, Any]) -> dict[str, Any]:
-    """Return an identity with dotted keys, as in train.rounds."""
-    train = {f"train.{key}": value for key, value in dict(identity.get("train", {})).items()}
-    return {key: value for key, value in identity.items() if key != "train"} | train
+    """Return an identity with dotted keys, as in train.rounds and code.methods.mine; if all is trained, says so."""
+    tables = ("train", "code")
+    inner = {f"{table}.{key}": value for table in tables for key, value in dict(identity.get(table, {})).items()}
+    return {key: value for key, value in identity.items() if key not in tables} | {"train.part": Train.part} | inner
+
+
+def machine(device: str) -> dict[str, object]:
+    """Return what computes a run, to compare and to store it."""
+    return {"fedbeyond": __version__} | _machine(device)
 
 
 def _machine(device: str) -> dict[str, object]:

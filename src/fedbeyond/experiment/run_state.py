@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import FedbeyondError
-from ..evaluation.rules import unseen
-from ..evaluation.selection import Line, selection_score
+from ..evaluation.rules import unseen, unseen_if_known
+from ..evaluation.selection import Line, percent, selection_score
 from ..spec import unseen_domains
 from .results import FAILURE, RESULTS, TIMES
 from .tail import Tail
@@ -85,7 +85,7 @@ class Run:
 def summarise(line: Line) -> RoundSummary:
     """Return the values of a line that are shown."""
     targets = unseen_domains(line["target"]) if "scores" in line else ()
-    domains = {name: round(unseen(line, name), 4) for name in targets}
+    domains = {name: round(unseen(line, name), 4) for name in targets if name in line["scores"]}
     rejected = [{"site": str(entry["site"]), "reason": str(entry["reason"])} for entry in line["rejected"]]
     return RoundSummary(domains, rejected, format_scores(line), format_round(line))
 
@@ -103,7 +103,9 @@ def format_round(line: Line) -> str:
 
 def format_scores(line: Line) -> str:
     """Describe the scores of a round; empty if it was not evaluated."""
-    return f"own {selection_score(line):.1%}, unseen {unseen(line):.1%}" if "scores" in line else ""
+    if "scores" not in line:
+        return ""
+    return f"own {percent(selection_score(line))}, unseen {percent(unseen_if_known(line))}"
 
 
 def format_rejected(rejected: Sequence[Mapping[str, Any]]) -> str:

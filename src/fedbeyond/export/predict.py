@@ -117,9 +117,14 @@ def read_table(card: dict[str, Any], given: Sequence[Path], remarks: list[str]) 
         raise DataError(f"{len(given)} files; this is a model for tables: give one CSV file with a header")
     file = given[0]
     if not file.is_file():
-        raise DataError(f"{file}: no such file; this is a model for tables: give a CSV file with a header")
+        found = "a folder" if file.is_dir() else "no such file"
+        raise DataError(f"{file}: {found}; this is a model for tables: give a CSV file with a header")
     columns = [Column(name, tuple(kinds)) for name, kinds in card["columns"].items()]
-    x = unlabelled(file, columns, missing_texts(card["config"]["data"]))
+    if not columns:
+        raise DataError(
+            "this model was trained on rows without names of columns (standardise=False); call it in Python"
+        )
+    x = unlabelled(file, columns, card.get("missing") or missing_texts(card["config"]["data"]))
     if len(x) < MIN_ROWS:
         remarks.append(
             f"{file} has {len(x)} rows; numbers are standardised with the rows of the file: give all rows of the site"

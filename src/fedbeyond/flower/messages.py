@@ -9,22 +9,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .. import _plugins, tree
+from .. import tree
 from ..experiment.checkpoint import pack, unpack
 from ..tree import Tree
 
 ENROL, ASK, EVALUATE, MEASURE, REPLY, FAILURE = "enrol", "ask", "evaluate", "measure", "reply", "failure"
+WAITING = "waiting"  # the reply of a site whose operator has not approved the run yet
+FROZEN = "frozen"  # whether a site has the frozen part of the network; with a body: here it is
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
     """One message, to a site or from it."""
 
-    subject: str  # enrol, ask, evaluate or measure; of a reply: reply or failure
+    subject: str  # enrol, ask, evaluate, measure or frozen; of a reply: reply, failure or waiting
     notes: dict[str, Any]
     body: Tree = field(default_factory=dict)
     packed: bytes | None = None  # the body as bytes, if they exist: as received, or shared by several messages
     received: str | None = None  # the text as received
+    until: float | None = None  # the time after which nobody waits for a reply, if the transport knows it
 
     @cached_property
     def text(self) -> str:
@@ -49,8 +52,3 @@ def parse_message(text: str, content: bytes) -> Message:
         raise ValueError("the message names other leaves than its tree has")
     body = tree.unflatten({path: flat[path] for path in record["order"]})
     return Message(record["subject"], record["notes"], body, content, text)
-
-
-def failure_message(error: Exception, **notes: str) -> Message:
-    """Return the reply of a site that cannot answer a message."""
-    return Message(FAILURE, {"reason": _plugins.describe(error)} | notes)

@@ -7,15 +7,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from ..errors import ConfigError, nearest
 
 EXAMPLE = """site="hospital_a" data="folder(root='/data')" folder="/var/lib/fedbeyond\""""
 Role = Literal["train", "guest"]
+APPROVALS = "approvals"  # the folder of approved and waiting runs, in that of private states
+MIN_SECRET = 32  # bytes from which a site draws its noise
 
 
 @dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
@@ -33,7 +35,10 @@ class SiteConfig:
     policy: Path | None = None  # what may run here and what may leave
     secret: str | None = None  # file of random bytes that noise is drawn from; "": no secret, as in a simulation
     superlink: str = ""  # host:port of the federation's server; used when the site is started
+    bundle: Path | None = None  # the site's folder, with its key and the federation's certificate; set by `join`
     classes: tuple[str, ...] = ()  # the federation's classes; (): the site's own
+    # days for which `join` keeps the private state of a run after it was last written; None: until deleted by hand
+    keep_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> "SiteConfig":

@@ -6,13 +6,15 @@ The model should be good on any mixture of the sites' data. It descends the weig
 weights lambda ascend the same loss on the simplex, towards the sites with the largest losses.
 """
 
+from typing import Annotated
+
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
+from .._method import Method, also, loss, parameters
 from ..client import training
 from ..losses import cross_entropy
-from ..method import Method, also, parameters, scalar
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Reply, Round, Weighting, averaging
 from ..tree import Tree
@@ -21,7 +23,10 @@ from .arfl import upload_with_loss
 PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code
 
 
-def afl(step: NonNegativeFloat = 0.1, optimizer: Optimizer = plain_sgd) -> Method:
+def afl(
+    step: Annotated[NonNegativeFloat, "step size of the ascent of the weights lambda"] = 0.1,
+    optimizer: Optimizer = plain_sgd,
+) -> Method:
     """Average models with weights that ascend the losses of the received model by `step`, on the simplex."""
 
     def update(replies: list[Reply], memory: Tree, now: Round) -> tuple[list[float], Tree]:
@@ -39,7 +44,8 @@ def afl(step: NonNegativeFloat = 0.1, optimizer: Optimizer = plain_sgd) -> Metho
         client=training(cross_entropy(), optimizer=optimizer, finish=upload_with_loss),
         server=averaging,
         weighting=Weighting(equal_weights, update),
-        sends=also({}, "train", model=parameters("model"), loss=scalar),
+        sends=also({}, "train", model=parameters("model"), loss=loss._replace(evaluates="train")),
+        inputs_unchanged=True,
     )
 
 

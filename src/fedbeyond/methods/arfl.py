@@ -11,9 +11,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from .._method import Method, also, loss, parameters
 from ..client import Local, training, upload
 from ..losses import cross_entropy
-from ..method import Method, also, parameters, scalar
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Reply, Round, Weighting, averaging
 from ..tree import Tree
@@ -22,9 +22,10 @@ PRESETS = {"paper": {"strength": 1.0}, "official": {"strength": 1.0}}
 
 
 def arfl(
-    strength: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0, optimizer: Optimizer = plain_sgd
+    strength: Annotated[float, Field(gt=0, allow_inf_nan=False), "lambda per image; large: weights by size"] = 1.0,
+    optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Average models with smaller weights for sites with high losses; `strength` is lambda per image."""
+    """Average models with smaller weights for sites with high losses."""
 
     def update(replies: list[Reply], memory: Tree, now: Round) -> tuple[list[float], Tree]:
         losses = {reply.client: reply.body["loss"] for reply in replies}
@@ -35,7 +36,8 @@ def arfl(
         client=training(cross_entropy(), optimizer=optimizer, finish=upload_with_loss),
         server=averaging,
         weighting=Weighting(lambda clients: {"diagnostics": {"losses": {}}}, update),
-        sends=also({}, "train", model=parameters("model"), loss=scalar),
+        sends=also({}, "train", model=parameters("model"), loss=loss._replace(evaluates="train")),
+        inputs_unchanged=True,
     )
 
 

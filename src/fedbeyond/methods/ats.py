@@ -7,31 +7,33 @@ them the features that the teacher gives the original images; the teacher is a m
 rewarded up to a margin that is measured: the mean squared distance between domains (here: sites).
 """
 
+from typing import Annotated
+
 import torch
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._method import Method, Sends, Sent, parameters
 from ..classifier import Classifier, Networks, Task, eval_batch_size, for_images, write
 from ..client import Client, no_state
 from ..images import pixels
-from ..method import BelowOne, Method, Sends, Sent, parameters
 from ..networks.fcn import Fcn
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Reply, Request, Round, Server, mean, uniform
 from ..site import Site
 from ..tree import Tree
-from .ndag import NOVELTY, Learn, Statistics, student_teacher_generator, teaching
+from .ndag import NOVELTY, Decay, Learn, Statistics, Width, student_teacher_generator, teaching
 
 PRESETS = {"paper": {"learn": "generated", "decay": 0.999}}
 
 
 def ats(
-    margin: NonNegativeFloat | None = None,
-    width: PositiveInt = 32,
-    decay: BelowOne | None = None,
+    margin: Annotated[NonNegativeFloat | None, "distance up to which novelty is rewarded, m; none: measured"] = None,
+    width: Width = 32,
+    decay: Decay = None,
     learn: Learn = "both",
-    warmup: NonNegativeInt = 5,
+    warmup: Annotated[NonNegativeInt, "first rounds, in which the student learns from original images only"] = 5,
     statistics: Statistics = "local",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
@@ -69,6 +71,7 @@ def ats(
         server=Server(begin, round),
         weighting=uniform,
         networks=for_images("ats", networks),
+        needs={"features"},
         shared=shared,
         sends=sends if margin is not None else {"centre": {"centre": feature}, **sends},
         keeps={"steps", "teacher"},

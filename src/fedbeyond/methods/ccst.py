@@ -14,12 +14,12 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from .._method import Method, Sent, Share, parameters
 from ..batch import Batch
 from ..classifier import Networks, Task, at_stages, batchnorm_layers, for_images, statistics_kept, write
 from ..client import Local, Term, training
 from ..errors import ConfigError
 from ..losses import cross_entropy
-from ..method import Method, Sent, Share, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, request_once, uniform
 from ..site import Site
@@ -32,11 +32,11 @@ TINY = 1e-5
 
 
 def ccst(
-    style: Literal["overall", "single"] = "overall",
-    share: Share = 0.5,
-    stage: Annotated[int, Field(ge=1, le=3)] = 1,
-    images: PositiveInt = 64,
-    every: PositiveInt | None = None,
+    style: Annotated[Literal["overall", "single"], "one style for each site, or for each image"] = "overall",
+    share: Annotated[Share, "probability that an image gets the style of another site"] = 0.5,
+    stage: Annotated[int, Field(ge=1, le=3), "stage whose maps are restyled, 1 (shallow) to 3 (deep)"] = 1,
+    images: Annotated[PositiveInt, "images whose styles a site sends, if style is single"] = 64,
+    every: Annotated[PositiveInt | None, "rounds after which styles are measured again; none: never"] = None,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train with the styles of other sites in the early feature maps of a share of the images."""
@@ -78,6 +78,7 @@ def ccst(
         weighting=uniform,
         sends={"train": {"model": parameters("model")}, "styles": {"style": sent_style}},
         networks=for_images("ccst", networks),
+        needs={"stages"},
         shared=("model", "style"),
         min_clients=2,
     )

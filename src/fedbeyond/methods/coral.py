@@ -7,12 +7,13 @@ domains in a batch are added to the loss. A pooled reference: it needs images of
 """
 
 from functools import partial
+from typing import Annotated
 
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
+from .._method import Method
 from ..client import training
-from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from .mmd import aligned
@@ -20,10 +21,23 @@ from .mmd import aligned
 PRESETS = {"paper": {"weight": 0.25, "means": False}, "domainbed": {}}  # Eq. 1 has 1/(4 d^2)
 
 
-def coral(weight: NonNegativeFloat = 1.0, means: bool = True, optimizer: Optimizer = plain_sgd) -> Method:
+def coral(
+    weight: Annotated[NonNegativeFloat, "weight of the alignment"] = 1.0,
+    means: Annotated[bool, "align the means of features as well"] = True,
+    optimizer: Optimizer = plain_sgd,
+) -> Method:
     """Train on pooled data, with equal covariances (and means) of the features of all domains."""
     client = training(aligned(weight, partial(difference, means=means)), optimizer=optimizer)
-    return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)
+    return Method(
+        client=client,
+        server=averaging,
+        weighting=None,
+        needs={"features"},
+        shapes_features=True,
+        pooled=True,
+        min_clients=2,
+        inputs_unchanged=True,
+    )
 
 
 def difference(a: Tensor, b: Tensor, means: bool) -> Tensor:

@@ -8,7 +8,7 @@ with those of the site's own model by multi-kernel MMD; an attention module weig
 """
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import tree
+from .._method import Method, Share, parameters
 from ..batch import Batch
 from ..classifier import Networks, Task, at_stages, attached, classifier, for_images, read
 from ..client import Local, Term, training
 from ..losses import cross_entropy
-from ..method import Method, Share, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Reply, Request, Round, Server
 from ..site import Site
@@ -35,11 +35,11 @@ Fusion = Literal["distance", "uniform"]
 
 
 def csac(
-    weight: NonNegativeFloat = 0.6,
-    fusion: Fusion = "distance",
-    pretrain: NonNegativeInt = 5,
-    smoothing: Share = 0.1,
-    width: PositiveInt = 32,
+    weight: Annotated[NonNegativeFloat, "weight of the calibration, lambda; 0: none"] = 0.6,
+    fusion: Annotated[Fusion, "weights of the layers of sites: by distance from the mean, or equal"] = "distance",
+    pretrain: Annotated[NonNegativeInt, "epochs of a site's own model before its first round"] = 5,
+    smoothing: Annotated[Share, "label smoothing in these epochs"] = 0.1,
+    width: Annotated[PositiveInt, "channels of the projected feature maps"] = 32,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Fuse models layer by layer by distance from the mean; align features with each site's own model."""
@@ -79,6 +79,7 @@ def csac(
         sends={kind: {"model": parameters("model")} for kind in ("teach", "train")},
         keeps={"own", "attention"} if weight else {"own"},
         networks=for_images("csac", networks) if weight else classifier,
+        needs={"stages"} if weight else set(),
     )
 
 

@@ -8,15 +8,16 @@ batch.
 """
 
 import math
+from typing import Annotated
 
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._method import Method, parameters
 from ..batch import Batch
 from ..classifier import Networks, Task
 from ..client import Local, training
-from ..method import Method, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from .irm import upload_and_count, zero_rounds
@@ -25,15 +26,15 @@ PRESETS = {"paper": {"ramp": True}, "domainbed": {}}
 
 
 def dann(
-    weight: NonNegativeFloat = 1.0,
-    ramp: bool = False,
-    width: PositiveInt = 256,
+    weight: Annotated[NonNegativeFloat, "weight of the reversed gradient, lambda"] = 1.0,
+    ramp: Annotated[bool, "raise the weight from 0 during the run"] = False,
+    width: Annotated[PositiveInt, "width of the discriminator's layers"] = 256,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train on pooled data, with features from which a discriminator cannot predict the domain."""
 
     def networks(task: Task) -> Networks:
-        model = task.network(task)
+        model = task.classifier()
         layers = nn.Linear(model.head.in_features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
         return {"model": model, "discriminator": nn.Sequential(*layers, nn.Linear(width, task.sources))}
 
@@ -55,9 +56,12 @@ def dann(
         keeps={"played"},
         uses_total={"dann(ramp=true)"} if ramp else set(),
         networks=networks,
+        needs={"features"},
+        shapes_features=True,
         shared=("model", "discriminator"),
         pooled=True,
         min_clients=2,
+        inputs_unchanged=True,
     )
 
 

@@ -8,16 +8,16 @@ the domain classifier as well.
 """
 
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
+from .._method import Method, Sent, Share, parameters
 from ..classifier import Classifier, Networks, Task, for_images, read, write
 from ..client import Client, descend, make_optimizer, no_state
-from ..method import Method, Sent, Share, parameters
 from ..networks.fcn import Fcn
 from ..optimizers import Optimizer, plain_sgd, reach
 from ..server import Conversation, Request, Round, Server, mean, uniform
@@ -31,11 +31,11 @@ TRAVEL = 10
 
 
 def ddaig(
-    strength: NonNegativeFloat = 0.6,  # the paper's 0.3 is for pixels in 0..1
-    share: Share = 0.5,
-    width: PositiveInt = 32,
-    domains: Literal["layer", "network"] = "layer",
-    warmup: NonNegativeInt = 2,
+    strength: Annotated[NonNegativeFloat, "strength of the perturbation, lambda, for pixels in -1..1"] = 0.6,
+    share: Annotated[Share, "share of the perturbed images in the loss, alpha"] = 0.5,
+    width: Annotated[PositiveInt, "channels of the generator"] = 32,
+    domains: Annotated[Literal["layer", "network"], "domain classifier: a layer on the model, or a network"] = "layer",
+    warmup: Annotated[NonNegativeInt, "first rounds, in which the model learns from original images only"] = 2,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train on perturbed images as well, whose class can be predicted but not their site."""
@@ -103,6 +103,7 @@ def ddaig(
         server=Server(lambda nets: nets, round),
         weighting=uniform,
         networks=for_images("ddaig", networks),
+        needs={"features"},
         shared=shared,
         sends={"train": networks_sent | {"sites": Sent("parameters", example_layer, since=("sites",))}},
         linear_aggregation=True,

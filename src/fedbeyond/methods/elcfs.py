@@ -7,21 +7,20 @@ images, then minimises the loss before that step plus the loss after it on the s
 amplitudes are blended with those of other sites.
 """  # noqa: E501 (the title is one line)
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
+from .._method import Method, Sent, Share, parameters
 from ..batch import Batch
-from ..classifier import Networks, Task, for_images
+from ..classifier import Networks, Task, call_with, for_images
 from ..client import Local, Term, training
 from ..data.augment.spectrum import amplitudes, blend, clipped, size
 from ..images import pixels
 from ..losses import cross_entropy
-from ..method import Method, Sent, Share, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, request_once
 from ..site import Site
@@ -34,12 +33,12 @@ PRESETS = {
 
 
 def elcfs(
-    window: Share = 0.1,
-    ratio: Share | None = None,
-    spectra: PositiveInt = 32,
-    views: PositiveInt | None = None,
-    step: NonNegativeFloat = 1e-3,
-    order: Literal["first", "full"] = "first",
+    window: Annotated[Share, "share of the frequencies of each axis that are blended, L"] = 0.1,
+    ratio: Annotated[Share | None, "share of the other site's amplitudes, lambda; none: drawn for each image"] = None,
+    spectra: Annotated[PositiveInt, "images whose amplitudes each site sends"] = 32,
+    views: Annotated[PositiveInt | None, "other sites in an episode; none: all"] = None,
+    step: Annotated[NonNegativeFloat, "size of the inner step, beta"] = 1e-3,
+    order: Annotated[Literal["first", "full"], "gradient through the inner step: first order, or full"] = "first",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train in episodes: an inner step on a site's images, evaluated on them with amplitudes of other sites."""
@@ -102,7 +101,7 @@ def episode(window: float, ratio: float | None, views: int | None, step: float, 
         stepped = {  # theta'
             name: param - step * slope for (name, param), slope in zip(local.params.items(), slopes, strict=True)
         }
-        logits = functional_call(local.net, stepped, (torch.cat(restyled),))
+        logits = call_with(local.net, stepped, torch.cat(restyled))
         return inner + F.cross_entropy(logits, y.repeat(len(restyled)))  # the boundary term is for segmentation only
 
     return term

@@ -8,17 +8,23 @@ with access to all source data; a good federated method comes close to it.
 
 from torch import Tensor
 
+from .._method import Method
 from ..batch import Batch
 from ..client import training
 from ..losses import cross_entropy
-from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 
 
 def erm(optimizer: Optimizer = plain_sgd) -> Method:
     """Train on the pooled data of all source domains by cross-entropy."""
-    return Method(client=training(cross_entropy(), optimizer=optimizer), server=averaging, weighting=None, pooled=True)
+    return Method(
+        client=training(cross_entropy(), optimizer=optimizer),
+        server=averaging,
+        weighting=None,
+        pooled=True,
+        inputs_unchanged=True,
+    )
 
 
 def domains(batch: Batch, least: int = 1) -> list[Tensor]:

@@ -12,17 +12,17 @@ from typing import Annotated
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import tree
+from .._method import Method, Sent, parameters, positive, scalar
 from ..batch import Batch
-from ..classifier import classifiers, read, statistics_kept, write
+from ..classifier import Networks, Task, classifiers, read, statistics_kept, write
 from ..client import Client, Local, Term, descend, make_optimizer, no_state, training
 from ..errors import ConfigError
 from ..images import pixels
 from ..losses import cross_entropy
-from ..method import Method, Sent, parameters, positive, scalar
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, request_once, uniform
 from ..site import Site, derive
@@ -34,13 +34,13 @@ FEWEST = 3  # images in a batch: with two, all correlations are 1 or -1
 
 
 def fccl(
-    images: NonNegativeInt = 512,
-    batch: Annotated[int, Field(ge=FEWEST)] = 64,
-    public_rate: PositiveFloat = 0.1,
-    off_diagonal: NonNegativeFloat = 0.0051,
-    intra: NonNegativeFloat = 1.0,
-    inter: NonNegativeFloat = 1.0,
-    pretrain: NonNegativeInt = 5,
+    images: Annotated[NonNegativeInt, "public images in a round; 0: no public images"] = 512,
+    batch: Annotated[int, Field(ge=FEWEST), "batch size of public images"] = 64,
+    public_rate: Annotated[PositiveFloat, "learning rate on public images, as a multiple of the run's"] = 0.1,
+    off_diagonal: Annotated[NonNegativeFloat, "weight of the correlations of different classes"] = 0.0051,
+    intra: Annotated[NonNegativeFloat, "weight of the teacher's predictions; 0: none"] = 1.0,
+    inter: Annotated[NonNegativeFloat, "weight of the last model's predictions; 0: none"] = 1.0,
+    pretrain: Annotated[NonNegativeInt, "epochs of the teacher before a site's first round"] = 5,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Align logits on public images with their mean over the sites; distil from two teachers at each site."""
@@ -101,14 +101,16 @@ def fccl(
         return {"model": mean(replies, "model"), "taught": taught}
 
     def example_logits(nets: Tree, body: Tree) -> Tree:
-        head = nets["model"]["params"]["head.weight"]
-        return {"public": head.new_zeros(len(body["index"]) if body else images, len(head))}
+        return {"public": nets["classes"]["buffers"]["zeros"].repeat(len(body["index"]) if body else images, 1)}
+
+    def networks(task: Task) -> Networks:
+        return classifiers("model", "teacher", "last")(task) | {"classes": Classes(len(task.classes))}
 
     handlers = {"teach": teach, "train": train} | ({"tell": tell} if images else {})
     logits_sent = {"tell": {"logits": Sent("statistics", example_logits)}} if images else {}
     return Method(
         client=Client(no_state, handlers),
-        server=Server(lambda nets: nets | {"taught": {}}, round),
+        server=Server(lambda nets: {"model": nets["model"], "taught": {}}, round),
         weighting=uniform,
         sends={
             "teach": {"held": positive if images else scalar},
@@ -116,9 +118,19 @@ def fccl(
             "train": {"model": parameters("model")},
         },
         keeps={"teacher", "last"},
-        networks=classifiers("model", "teacher", "last"),
+        networks=networks,
+        shared=("model", "classes"),
         public=images > 0,
+        inputs_unchanged=True,
     )
+
+
+class Classes(nn.Module):
+    """A zero for each class, by which the server knows the shape of logits."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.register_buffer("zeros", torch.zeros(count))
 
 
 def public(site: Site, index: Tensor) -> Tensor:

@@ -7,18 +7,18 @@ to distinguish them from the features of the site's images. The feature extracto
 generator moves the reference to the features of all sites, so that the features of all sites become similar.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
+from .._method import Method, Share, parameters
 from ..classifier import Classifier, Networks, Task, read, statistics_kept, write
 from ..client import Client, descend, make_optimizer, training
 from ..errors import ConfigError
 from ..losses import cross_entropy
-from ..method import Method, Share, parameters
 from ..networks.adversary import Discriminator, Generator, Projection, noise_width
 from ..optimizers import Optimizer, plain_sgd, recall, remember
 from ..server import averaging, uniform
@@ -45,17 +45,17 @@ Reference = Literal["generator", "normal", "uniform", "laplace"]
 
 
 def fedadg(
-    classify: NonNegativeInt = 3,
-    align: NonNegativeInt = 7,
-    adversarial: Share = 0.15,
-    smoothing: Share = 0.1,
-    one_hot: NonNegativeFloat = 1.0,
-    projection: Projection = "fixed",
-    reference: Reference = "generator",
-    discriminator_loss: DiscriminatorLoss = "lsgan",
-    generator_loss: GeneratorLoss | None = "toward",
-    generator_rate: PositiveFloat = 0.7,
-    discriminator_rate: PositiveFloat = 0.7,
+    classify: Annotated[NonNegativeInt, "epochs of cross-entropy only, E0"] = 3,
+    align: Annotated[NonNegativeInt, "epochs of adversarial alignment after them, E1"] = 7,
+    adversarial: Annotated[Share, "share of the adversarial loss in the model's loss; 0: no G and D"] = 0.15,
+    smoothing: Annotated[Share, "label smoothing"] = 0.1,
+    one_hot: Annotated[NonNegativeFloat, "value of the label in one-hot vectors for G and D; 0: no labels"] = 1.0,
+    projection: Annotated[Projection, "random projection before the discriminator; none: no projection"] = "fixed",
+    reference: Annotated[Reference, "source of reference features: generator or distribution"] = "generator",
+    discriminator_loss: Annotated[DiscriminatorLoss, "discriminator's loss: least squares, or Eq. 2"] = "lsgan",
+    generator_loss: Annotated[GeneratorLoss | None, "reference moves to the features, or away; none: fixed"] = "toward",
+    generator_rate: Annotated[PositiveFloat, "generator's learning rate, as a multiple of the run's"] = 0.7,
+    discriminator_rate: Annotated[PositiveFloat, "discriminator's rate, as a multiple of the run's"] = 0.7,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Align the features of all sites with one generated reference per class, by a private discriminator per site."""
@@ -63,11 +63,13 @@ def fedadg(
         raise ConfigError("fedadg: classify=0 and align=0 train for no epoch; set one of them to 1 or more")
     if not adversarial:  # without generator and discriminator
         client = training(cross_entropy(smoothing), optimizer=optimizer, epochs=classify + align)
-        return Method(client=client, server=averaging, weighting=uniform, linear_aggregation=True)
+        return Method(
+            client=client, server=averaging, weighting=uniform, linear_aggregation=True, inputs_unchanged=True
+        )
     shared = ("model", "generator") if reference == "generator" else ("model",)
 
     def networks(task: Task) -> Networks:
-        model = task.network(task)
+        model = task.classifier()
         width, classes = model.head.in_features, len(task.classes)
         nets: Networks = {"model": model, "discriminator": Discriminator(width, classes, one_hot, projection)}
         return nets | ({"generator": Generator(width, classes, one_hot)} if "generator" in shared else {})
@@ -127,9 +129,11 @@ def fedadg(
         linear_aggregation=True,
         weighting=uniform,
         networks=networks,
+        needs={"features"},
         shared=shared,
         sends={"train": {name: parameters(name) for name in shared}},
         keeps={"discriminator", "momentum"},
+        inputs_unchanged=True,
     )
 
 

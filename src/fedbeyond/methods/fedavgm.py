@@ -6,12 +6,14 @@ FedAvgM: the server uses the mean update of the sites as a gradient, with moment
 v <- momentum * v + sum p_i (w_i - w),  w <- w + rate * v.
 """
 
+from typing import Annotated
+
 from pydantic import PositiveFloat
 
 from .. import tree
+from .._method import BelowOne, Method
 from ..client import training
 from ..losses import cross_entropy
-from ..method import BelowOne, Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean
 from ..tree import Tree
@@ -20,8 +22,8 @@ PRESETS = {"paper": {"momentum": 0.9, "rate": 1.0}}
 
 
 def fedavgm(
-    momentum: BelowOne = 0.9,
-    rate: PositiveFloat = 1.0,
+    momentum: Annotated[BelowOne, "momentum of the server's update, m"] = 0.9,
+    rate: Annotated[PositiveFloat, "learning rate of the server, eta"] = 1.0,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Average the models with momentum on the server."""
@@ -37,4 +39,5 @@ def fedavgm(
         client=training(cross_entropy(), optimizer=optimizer),
         server=Server(lambda nets: nets | {"speed": tree.zeros(nets["model"]["params"])}, round),
         linear_aggregation=True,
+        inputs_unchanged=True,
     )

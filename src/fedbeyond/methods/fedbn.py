@@ -8,9 +8,9 @@ features of each style are normalised separately. The model for an unseen domain
 
 from dataclasses import replace
 
+from .._method import Method
 from ..classifier import Networks, Task, batchnorm_layers, classifier
 from ..errors import ConfigError
-from ..method import Method
 from ..networks import batchnorm
 from ..optimizers import Optimizer, plain_sgd
 from ..tree import Tree
@@ -27,9 +27,11 @@ def fedbn(optimizer: Optimizer = plain_sgd) -> Method:
 def with_batchnorm(task: Task) -> Networks:
     """Build a classifier; raise ConfigError if it has no BatchNorm, because fedbn would then be plain averaging."""
     nets = classifier(task)
-    if not any(batchnorm_layers(nets["model"])):
+    layers = [layer for _, layer in batchnorm_layers(nets["model"])]
+    if all(getattr(layer, "frozen", False) for layer in layers):
+        given = "all of them are frozen by train.part" if layers else f"{type(nets['model']).__name__.lower()} has none"
         raise ConfigError(
-            f"fedbn needs BatchNorm layers, and {type(nets['model']).__name__.lower()} has none; use convnet, a "
-            "ResNet or MobileNetV2, or the method fedavg(weighting=uniform)"
+            f"fedbn needs BatchNorm layers that are trained, and {given}; use convnet, a ResNet or MobileNetV2, with "
+            "train.part = 'all' or 'norm', or the method fedavg(weighting=uniform)"
         )
     return nets

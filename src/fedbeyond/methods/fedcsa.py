@@ -6,12 +6,15 @@ In the head, the row and the bias of class c are averaged with weights n_ic / su
 training images of class c at site i. All other layers are averaged by the number of images, as in FedAvg.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
+from .._method import Method, Sent, also, parameters
+from ..classifier import Classifier
 from ..client import training
 from ..losses import cross_entropy
-from ..method import Method, Sent, also, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Reply, Request, Round, Server, mean, request_once
 from ..site import Site
@@ -24,18 +27,20 @@ ROWS = ("head.weight", "head.bias")  # one row per class
 
 def fedcsa(optimizer: Optimizer = plain_sgd) -> Method:
     """Average the head's rows weighted by the images of their class, all other layers as in FedAvg."""
-    counts = Sent("data-derived", lambda nets, body: {"counts": nets["model"]["params"][ROWS[1]].long()})
+    counts = Sent("data-derived", lambda nets, body: {"counts": nets["model"]["params"][ROWS[0]][:, 0].long()})
     return Method(
         client=training(cross_entropy(), optimizer=optimizer).also(labels=count),
         server=Server(lambda nets: nets | {"labels": {}}, round),
         sends=also({"train": {"model": parameters("model")}}, "labels", histogram=counts),
+        needs={"features"},  # their head, by the names of its parameters
+        inputs_unchanged=True,
     )
 
 
 def count(site: Site, received: Tree, private: Tree) -> tuple[Tree, Tree]:
     """Send the number of training images of each class."""
-    bias = dict(site.nets["model"].named_parameters())[ROWS[1]]
-    return {"histogram": {"counts": torch.bincount(site.data["train"][1], minlength=len(bias))}}, private
+    classes = cast(Classifier, site.nets["model"]).head.out_features
+    return {"histogram": {"counts": torch.bincount(site.data["train"][1], minlength=classes)}}, private
 
 
 def round(state: Tree, now: Round) -> Conversation:
@@ -45,7 +50,7 @@ def round(state: Tree, now: Round) -> Conversation:
     replies = yield Request("train", {"model": state["model"]}, known)
     model = mean(replies, "model")
     counts = torch.stack([bank[reply.client]["histogram"]["counts"] for reply in replies])
-    head = {name: by_class(name, replies, counts) for name in ROWS}
+    head = {name: by_class(name, replies, counts) for name in ROWS if name in model["params"]}
     return {"model": model | {"params": model["params"] | head}, "labels": bank}
 
 

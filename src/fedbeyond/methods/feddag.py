@@ -7,35 +7,35 @@ weights the teachers by SHA: the losses of their perturbed copies at all sites. 
 used alone: `ndag`, `fedavg+sha`.
 """
 
-from typing import Literal
+from typing import Annotated
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt
 
-from ..method import BelowOne, Method
+from .._method import Method
 from ..optimizers import Optimizer, plain_sgd
-from ..wrappers.sha import sha
-from .ndag import Space, Statistics, ndag
+from ..wrappers.sha import Beta, Evaluators, ExcludeSelf, History, Norm, Rho, sha
+from .ndag import Alpha, Clamp, Decay, Kind, Learn, Margin, Space, Statistics, Width, ndag
 
 PRESETS = {"paper": {"learn": "generated", "decay": 0.999, "rho": 1e-7}}
 
 
 def feddag(
-    alpha: NonNegativeFloat = 0.3,
-    margin: NonNegativeFloat = 0.1,
-    width: PositiveInt = 32,
-    decay: BelowOne | None = None,
-    kind: Literal[1, 2, 3] = 3,
-    learn: Literal["generated", "both"] = "both",
-    rho: NonNegativeFloat = 0.05,
-    norm: Literal["linf", "l2"] = "l2",
-    beta: NonNegativeFloat = 0.3,
-    history: NonNegativeInt = 4,
-    evaluators: PositiveInt | None = None,
-    exclude_self: bool = False,
-    warmup: NonNegativeInt = 5,
+    alpha: Alpha = 0.3,
+    margin: Margin = 0.1,
+    width: Width = 32,
+    decay: Decay = None,
+    kind: Kind = 3,
+    learn: Learn = "both",
+    rho: Rho = 0.05,
+    norm: Norm = "l2",
+    beta: Beta = 0.3,
+    history: History = 4,
+    evaluators: Evaluators = None,
+    exclude_self: ExcludeSelf = False,
+    warmup: Annotated[NonNegativeInt, "first rounds, with original images only, equal weights, no earlier models"] = 5,
     statistics: Statistics = "local",
     space: Space = "imagenet",
-    clamp: bool = False,
+    clamp: Clamp = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train on generated novel styles (NDAG); weight models by their perturbed losses at all sites (SHA)."""

@@ -7,17 +7,17 @@ minimises L_i - <h_i, w> + alpha/2 ||w - w_t||^2; at a fixed point all sites' op
 Then h_i -= alpha (w_i - w_t),  h -= alpha/N sum (w_i - w_t),  w = mean w_i - h/alpha.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import PositiveFloat
 from torch import Tensor
 
 from .. import tree
+from .._method import Method
 from ..batch import Batch
 from ..classifier import read
 from ..client import Local, training, zero_params
 from ..losses import cross_entropy
-from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..tree import Tree
@@ -26,8 +26,8 @@ PRESETS = {"paper": {"alpha": 0.01, "output": "corrected"}, "official": {"alpha"
 
 
 def feddyn(
-    alpha: PositiveFloat = 0.1,
-    output: Literal["mean", "corrected"] = "mean",
+    alpha: Annotated[PositiveFloat, "strength of the dynamic regulariser, alpha in Eq. 1"] = 0.1,
+    output: Annotated[Literal["mean", "corrected"], "global model: mean of the sites', or minus h / alpha"] = "mean",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Regularise local losses by a linear and a proximal term, updated each round until all optima agree."""
@@ -56,7 +56,9 @@ def feddyn(
     init = zero_params("slope")  # h_i = 0
     client = training(cross_entropy(), regulariser, optimizer=optimizer, init=init, finish=new_slope)
     server = Server(with_slope, round)
-    return Method(client=client, server=server, weighting=uniform, keeps={"slope"}, linear_aggregation=True)
+    return Method(
+        client=client, server=server, weighting=uniform, keeps={"slope"}, linear_aggregation=True, inputs_unchanged=True
+    )
 
 
 def with_slope(nets: Tree) -> Tree:

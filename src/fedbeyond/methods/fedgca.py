@@ -7,7 +7,7 @@ with each other and with those of the received model (semantic consistency). Dua
 align the objectives of sites with different classes (class consistency, as in FedDyn).
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import tree
+from .._method import Method
 from ..batch import Batch, plain
 from ..classifier import Classifier, classifier, classifiers, for_images, read
 from ..client import Local, Term, training, zero_params
 from ..data.augment import style as augment
 from ..errors import ConfigError
 from ..losses import cross_entropy
-from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..tree import Tree
@@ -36,18 +36,18 @@ TINY = 1e-7
 
 
 def fedgca(
-    views: NonNegativeInt = 2,
-    alpha: NonNegativeFloat = 0.1,
-    beta: NonNegativeFloat = 0.1,
-    p: bool = True,
-    pg: bool = True,
-    m: bool = True,
-    mg: bool = True,
-    form: Form = "bce",
-    detach_mean: bool = False,
-    repeats: PositiveInt = 3,
-    chains: PositiveInt = 1,
-    output: Literal["mean", "corrected"] = "mean",
+    views: Annotated[NonNegativeInt, "further styles of each image, J"] = 2,
+    alpha: Annotated[NonNegativeFloat, "weight of class consistency, alpha in Eq. 5; 0: none"] = 0.1,
+    beta: Annotated[NonNegativeFloat, "weight of semantic consistency, beta in Eq. 4; 0: none"] = 0.1,
+    p: Annotated[bool, "predictions of all views agree with their mean, P"] = True,
+    pg: Annotated[bool, "the received model's predictions are part of that mean, P^G"] = True,
+    m: Annotated[bool, "attention maps of all views agree with their mean, M"] = True,
+    mg: Annotated[bool, "the received model's maps are part of that mean, M^G"] = True,
+    form: Annotated[Form, "loss of predictions: binary cross-entropy as printed, KL or JS divergence"] = "bce",
+    detach_mean: Annotated[bool, "pass no gradient through the means"] = False,
+    repeats: Annotated[PositiveInt, "most times that one random convolution is applied"] = 3,
+    chains: Annotated[PositiveInt, "chains of convolutions that are blended for a view"] = 1,
+    output: Annotated[Literal["mean", "corrected"], "global model: mean of the sites', or minus dual / alpha"] = "mean",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train on views in random styles with consistent predictions (p, pg) and attention (m, mg), and FedDyn's duals."""
@@ -84,6 +84,7 @@ def fedgca(
         linear_aggregation=True,
         augment=augment.views(style, views) if views else plain,  # X+
         networks=for_images("fedgca", nets) if views or (consistency and m) else nets,
+        needs={"maps"} if consistency and m else set(),
     )
 
 
@@ -110,7 +111,7 @@ def consistent(beta: float, p: bool, pg: bool, m: bool, mg: bool, form: Form, de
         x, y = batch.merged
         count = 1 + len(batch.views)
         nets = [local.net, local.guide] if pg or mg else [local.net]
-        outputs = [maps_and_logits(net, x, trained=net is local.net) for net in nets]  # of each: feature maps, logits
+        outputs = [outputs_of(net, x, net is local.net, with_maps=m) for net in nets]  # of each: feature maps, logits
         loss = F.cross_entropy(outputs[0][1], y)
         if p:
             predictions = [logits.softmax(1).unflatten(0, (count, -1)) for _, logits in outputs[: 1 + pg]]
@@ -123,6 +124,14 @@ def consistent(beta: float, p: bool, pg: bool, m: bool, mg: bool, form: Form, de
         return loss
 
     return term
+
+
+def outputs_of(net: Classifier, x: Tensor, trained: bool, with_maps: bool) -> tuple[Tensor, Tensor]:
+    """Return the last feature maps (empty unless `with_maps`) and the logits of a network."""
+    if with_maps:
+        return maps_and_logits(net, x, trained)
+    with torch.set_grad_enabled(trained):
+        return x.new_empty(0), net(x)
 
 
 def maps_and_logits(net: Classifier, x: Tensor, trained: bool) -> tuple[Tensor, Tensor]:

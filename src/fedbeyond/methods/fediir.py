@@ -7,16 +7,18 @@ A round begins with each site's gradient of the head at the received model. The 
 mean, and each site adds gamma * ||grad_head L_i - g||^2 to its loss: its features learn to make its gradient equal g.
 """
 
+from typing import Annotated
+
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional as F
 
 from .. import tree
+from .._method import BelowOne, Method, Sent, also, parameters
 from ..batch import Batch
 from ..classifier import Classifier, statistics_kept, write
 from ..client import Local, Term, training
-from ..method import BelowOne, Method, Sent, also, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..site import Site
@@ -29,12 +31,12 @@ HEAD = ("weight", "bias")  # the parameters of the head
 
 
 def fediir(
-    gamma: NonNegativeFloat = 1e-3,
-    keep: BelowOne = 0.95,
-    from_zero: bool = False,
+    gamma: Annotated[NonNegativeFloat, "weight of the distance between head gradients, gamma; 0: fedavg"] = 1e-3,
+    keep: Annotated[BelowOne, "share of g that is kept from round to round"] = 0.95,
+    from_zero: Annotated[bool, "start with g = 0, not with the first mean gradient"] = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Pull each site's gradient of the head to the mean over sites, a moving average with decay `keep` a round."""
+    """Pull each site's gradient of the head to a moving average of their mean over sites."""
     if not gamma:
         return fedavg("uniform", optimizer)
 
@@ -46,13 +48,20 @@ def fediir(
         replies = yield Request("train", {"model": state["model"], "slope": slope}, now.clients)
         return {"model": mean(replies, "model"), "slope": slope}
 
-    head = Sent("parameters", lambda nets, body: {key: nets["model"]["params"][f"head.{key}"] for key in HEAD})
+    head = Sent(
+        "parameters",
+        lambda nets, body: {
+            key: nets["model"]["params"][f"head.{key}"] for key in HEAD if f"head.{key}" in nets["model"]["params"]
+        },
+    )
     return Method(
         client=training(invariant(gamma), optimizer=optimizer).also(slope=measure),
         server=Server(lambda nets: nets, round),
         weighting=uniform,
         sends=also({"train": {"model": parameters("model")}}, "slope", slope=head),
+        needs={"features"},
         linear_aggregation=True,
+        inputs_unchanged=True,
     )
 
 

@@ -8,16 +8,17 @@ w + tau_eff * sum p_i (w_i - w) / a_i. A proximal term shortens a_i; tau_eff is 
 """
 
 import math
+from typing import Annotated
 
 import torch
 from pydantic import NonNegativeFloat
 
 from .. import tree
+from .._method import Method, parameters, positive
 from ..classifier import read
 from ..client import Local, training
 from ..errors import ConfigError
 from ..losses import cross_entropy, proximal
-from ..method import Method, parameters, positive
 from ..optimizers import Optimizer, plain_sgd, reach
 from ..server import Conversation, Request, Round, Server, mean
 from ..tree import Tree
@@ -25,8 +26,10 @@ from ..tree import Tree
 PRESETS: dict[str, Tree] = {"paper": {}, "official": {}}
 
 
-def fednova(mu: NonNegativeFloat = 0.0, optimizer: Optimizer = plain_sgd) -> Method:
-    """Average drifts per step, so that sites with more steps do not count more; `mu` adds a proximal term."""
+def fednova(
+    mu: Annotated[NonNegativeFloat, "strength of a proximal term, mu; 0: none"] = 0.0, optimizer: Optimizer = plain_sgd
+) -> Method:
+    """Average drifts per step, so that sites with more steps do not count more."""
 
     def upload_with_reach(local: Local) -> tuple[Tree, Tree]:
         reached = reach(local.optimizer, local.steps, pull=mu)
@@ -42,7 +45,7 @@ def fednova(mu: NonNegativeFloat = 0.0, optimizer: Optimizer = plain_sgd) -> Met
     terms = (cross_entropy(), proximal(mu)) if mu else (cross_entropy(),)
     sends = {"train": {"model": parameters("model"), "reach": positive, "pace": positive}}
     client = training(*terms, optimizer=optimizer, finish=upload_with_reach)
-    return Method(client=client, server=Server(lambda nets: nets, round), sends=sends)
+    return Method(client=client, server=Server(lambda nets: nets, round), sends=sends, inputs_unchanged=True)
 
 
 def round(state: Tree, now: Round) -> Conversation:

@@ -6,12 +6,14 @@ Each site smooths its labels, so that it is not over-confident on its own domain
 of batches a round, whatever their size, so that no domain counts more. The average is uniform.
 """
 
+from typing import Annotated
+
 from pydantic import PositiveInt
 
+from .._method import Method, Share
 from ..batch import balanced, shuffled
 from ..client import training
 from ..losses import cross_entropy
-from ..method import Method, Share
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging, uniform
 
@@ -22,16 +24,17 @@ PRESETS = {
 
 
 def fedsb(
-    smoothing: Share = 0.1,
-    budget: PositiveInt | None = 30,
-    fresh: bool = True,
+    smoothing: Annotated[Share, "label smoothing, epsilon in Eqs. 1-3"] = 0.1,
+    budget: Annotated[PositiveInt | None, "batches a round at every site; none: all its images"] = 30,
+    fresh: Annotated[bool, "draw other images in each round"] = True,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Smooth labels, and train on `budget` batches a round at every site (none: on all its images)."""
+    """Smooth labels, and train on `budget` batches a round at every site."""
     return Method(
         client=training(cross_entropy(smoothing), optimizer=optimizer),  # Eqs. 1-3
         sampler=balanced(budget, fresh) if budget else shuffled,
         server=averaging,
         weighting=uniform,  # Eq. 8
         linear_aggregation=True,
+        inputs_unchanged=True,
     )

@@ -8,17 +8,19 @@ site learns that class distribution itself.
 """
 
 import math
+from collections.abc import Set
+from typing import Annotated
 
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._method import Method, parameters
 from ..batch import Batch
 from ..classifier import Classifier, Networks, Task, read
 from ..client import Local, Term, no_state, training
 from ..errors import ConfigError
-from ..method import Method, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging, uniform
 from ..site import Site
@@ -31,13 +33,13 @@ TINY = 1e-6
 
 
 def fedsr(
-    l2r: NonNegativeFloat = 0.01,
-    cmi: NonNegativeFloat = 0.001,
-    square: bool = False,
-    share_r: bool = False,
+    l2r: Annotated[NonNegativeFloat, "weight of the norm of the features, alpha_L2R; 0: none"] = 0.01,
+    cmi: Annotated[NonNegativeFloat, "weight of the KL from the class's Gaussian, alpha_CMI; 0: none"] = 0.001,
+    square: Annotated[bool, "penalise the squared norm instead of the norm"] = False,
+    share_r: Annotated[bool, "average r(z|y) and C over the sites as well"] = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Train with Gaussian features of small norm (weight l2r), close to a Gaussian of their class (KL, weight cmi)."""
+    """Train with Gaussian features of small norm, close to a Gaussian of their class."""
     if share_r and not cmi:
         raise ConfigError(
             "fedsr: share_r shares what cmi learns, but cmi=0 learns nothing; set cmi > 0, or remove share_r"
@@ -45,7 +47,7 @@ def fedsr(
     shared = ("model", "reference") if share_r else ("model",)
 
     def networks(task: Task) -> Networks:
-        model = Gaussian(task.network(task), len(task.classes))
+        model = Gaussian(task.classifier(), len(task.classes))
         return {"model": model} | ({"reference": Reference(*model.head.weight.shape)} if cmi else {})
 
     return Method(
@@ -59,9 +61,11 @@ def fedsr(
         linear_aggregation=True,
         weighting=uniform,
         networks=networks,
+        needs={"features"},
         shared=shared,
         sends={"train": {name: parameters(name) for name in shared}},
         keeps={"reference"} if cmi and not share_r else set(),
+        inputs_unchanged=True,
     )
 
 
@@ -75,8 +79,17 @@ class Gaussian(Classifier):
         width = body.head.in_features
         super().__init__(body, width, classes)
         body.head = nn.Linear(width, 2 * width)
-        self.stages = tuple(f"body.{stage}" for stage in body.stages)
         self.noise = torch.randn(SAMPLES, width, generator=torch.Generator().manual_seed(0))  # the same for all images
+
+    @property
+    def provides(self) -> Set[str]:
+        """What the network inside gives."""
+        return self.body.provides
+
+    @property
+    def stages(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The stages of the network inside."""
+        return tuple(f"body.{stage}" for stage in self.body.stages)
 
     def gaussian(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the mean and the spread (standard deviation) of the features of each image."""

@@ -7,14 +7,16 @@ each other's predictions; only the meme is sent and averaged. In the cross-entro
 largest few are replaced by their mean. The method is federated mutual learning with that smoothing.
 """
 
+from typing import Annotated
+
 from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
+from .._method import Method, Share
 from ..batch import Batch
 from ..classifier import classifiers
 from ..client import Local, training
-from ..method import Method, Share
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging, uniform
 from ..site import Site
@@ -24,12 +26,12 @@ PRESETS: dict[str, Tree] = {"paper": {}}
 
 
 def g2g(
-    alpha: Share = 0.5,
-    beta: Share = 0.5,
-    top: PositiveInt | None = 3,
+    alpha: Annotated[Share, "weight of the labels for the private model, alpha"] = 0.5,
+    beta: Annotated[Share, "weight of the labels for the shared model, beta"] = 0.5,
+    top: Annotated[PositiveInt | None, "largest logits that are not replaced by a mean; none: all"] = 3,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
-    """Train a private and a shared model that teach each other; alpha and beta weight the labels in their losses."""
+    """Train a private and a shared model that teach each other."""
 
     def mutual(local: Local, batch: Batch) -> Tensor:
         x, y = batch.merged
@@ -48,6 +50,7 @@ def g2g(
         keeps={"private"},
         networks=classifiers("model", "private"),
         linear_aggregation=True,
+        inputs_unchanged=True,
     )
 
 

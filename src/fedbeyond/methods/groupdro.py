@@ -6,15 +6,17 @@ The loss is a weighted mean of the source domains' risks. The weights grow expon
 concentrates on the worst domain. A pooled reference: it needs images of several domains in one batch.
 """
 
+from typing import Annotated
+
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional as F
 
+from .._method import Method
 from ..batch import Batch
 from ..classifier import read
 from ..client import Local, training
-from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..site import Site
@@ -23,7 +25,10 @@ from ..tree import Tree
 PRESETS: dict[str, Tree] = {"paper": {}, "domainbed": {}}
 
 
-def groupdro(eta: NonNegativeFloat = 0.01, optimizer: Optimizer = plain_sgd) -> Method:
+def groupdro(
+    eta: Annotated[NonNegativeFloat, "step size of the weights of domains, eta_q; 0: equal weights"] = 0.01,
+    optimizer: Optimizer = plain_sgd,
+) -> Method:
     """Train on pooled data, with weights of the domains that grow with their risks."""
 
     def robust(local: Local, batch: Batch) -> Tensor:  # Algorithm 1
@@ -38,7 +43,15 @@ def groupdro(eta: NonNegativeFloat = 0.01, optimizer: Optimizer = plain_sgd) -> 
         return weights @ risks
 
     client = training(robust, optimizer=optimizer, init=equal_weights, finish=keep)
-    return Method(client=client, server=averaging, weighting=None, keeps={"logs"}, pooled=True, min_clients=2)
+    return Method(
+        client=client,
+        server=averaging,
+        weighting=None,
+        keeps={"logs"},
+        pooled=True,
+        min_clients=2,
+        inputs_unchanged=True,
+    )
 
 
 def equal_weights(site: Site) -> Tree:

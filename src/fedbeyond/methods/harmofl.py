@@ -6,17 +6,20 @@ Every image gets the mean amplitudes of all sites' images and keeps its own phas
 domain: the mean is a buffer of the model. Each step uses the gradient at the point rho uphill, so that minima are flat.
 """
 
+from collections.abc import Set
+from typing import Annotated
+
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from .. import tree
+from .._method import Method, Sent, Share, parameters
 from ..classifier import Classifier, Networks, Task, eval_batch_size, for_images
 from ..client import training
 from ..data.augment.spectrum import amplitudes, blend, size
 from ..images import pixels
 from ..losses import cross_entropy
-from ..method import Method, Sent, Share, parameters
 from ..optimizers import Optimizer, plain_sgd, sharp
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..site import Site
@@ -26,8 +29,8 @@ PRESETS: dict[str, Tree] = {"paper": {}, "official": {"window": 0.0}}
 
 
 def harmofl(
-    window: Share = 1.0,
-    rho: NonNegativeFloat = 0.05,
+    window: Annotated[Share, "share of frequencies that are replaced, L; 0: the mean of each channel"] = 1.0,
+    rho: Annotated[NonNegativeFloat, "radius of the weight perturbation, rho"] = 0.05,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train by SAM on images with the mean amplitudes of all sites."""
@@ -76,26 +79,51 @@ class Harmonised(Classifier):
 
     amplitude: Tensor
 
-    def __init__(self, net: Classifier, shape: tuple[int, ...], window: float) -> None:
+    def __init__(self, net: nn.Module, shape: tuple[int, ...], window: float) -> None:
         nn.Module.__init__(self)
-        for name, part in net.named_children():  # under the same names as in the network
-            self.add_module(name, part)
-        self.net, self.window = (net,), window
-        self.attentive, self.stages = net.attentive, net.stages
+        self._parameters, self._buffers, self._modules = net._parameters, net._buffers, net._modules  # the same names
+        self.__dict__["inside"] = net, window  # not as a part, and whatever names the parts have
         self.register_buffer("amplitude", torch.zeros(size(shape, window)))
+
+    @property
+    def net(self) -> Classifier:
+        """The network inside; if it is no `Classifier`, only its logits are used."""
+        return self.__dict__["inside"][0]  # type: ignore[no-any-return]
+
+    @property
+    def provides(self) -> Set[str]:
+        """What the network inside gives."""
+        return getattr(self.net, "provides", frozenset())
+
+    @property
+    def stages(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The stages of the network inside."""
+        return self.net.stages
+
+    @property
+    def attentive(self) -> bool:  # type: ignore[override]
+        """Whether the head of the network inside acts on its maps linearly."""
+        return self.net.attentive
 
     def normalised(self, x: Tensor) -> Tensor:
         """Replace the images' amplitudes with those of the buffer; as in the authors' code, nothing is clipped."""
-        return blend(x, self.amplitude, self.window)
+        return blend(x, self.amplitude, self.__dict__["inside"][1])
+
+    def train(self, mode: bool = True) -> "Harmonised":
+        self.net.training = mode
+        return super().train(mode)
 
     def maps(self, x: Tensor) -> Tensor:
-        return self.net[0].maps(self.normalised(x))
+        return self.net.maps(self.normalised(x))
 
     def pooled(self, maps: Tensor) -> Tensor:
-        return self.net[0].pooled(maps)
+        return self.net.pooled(maps)
 
     def features(self, x: Tensor) -> Tensor:
-        return self.net[0].features(self.normalised(x))
+        return self.net.features(self.normalised(x))
 
     def maps_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.net[0].maps_and_logits(self.normalised(x))
+        return self.net.maps_and_logits(self.normalised(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(self.normalised(x))  # type: ignore[no-any-return]

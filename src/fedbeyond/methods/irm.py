@@ -8,15 +8,16 @@ each domain's risk at s = 1 should be zero (IRMv1). A pooled reference: it needs
 
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional as F
 
+from .._method import Method, Share
 from ..batch import Batch
-from ..client import Local, Term, training, upload
-from ..method import Method, Share
+from ..client import Local, training, upload
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..site import Site
@@ -28,28 +29,20 @@ PRESETS = {
     "official": {"weight": 91257.0, "anneal": 0.38},
 }
 
+Anneal = Annotated[Share, "share of the rounds after which the weight grows from at most 1"]
+Rescale = Annotated[bool, "divide the loss by the weight, if that is above 1"]
 Penalty = Callable[[Tensor, Tensor, Batch], Tensor | float]  # of logits, labels and their batch
 
 
 def irm(
-    weight: NonNegativeFloat = 10.0,
-    anneal: Share = 0.5,
-    rescale: bool = True,
-    unbiased: bool = False,
+    weight: Annotated[NonNegativeFloat, "weight of the penalty, lambda"] = 10.0,
+    anneal: Anneal = 0.5,
+    rescale: Rescale = True,
+    unbiased: Annotated[bool, "multiply the slopes of two halves instead of squaring one"] = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train on pooled data, with a penalty if another scale of the logits is better for a domain."""
-    term = penalised(partial(invariance, unbiased=unbiased), weight, anneal, rescale)
-    client = training(term, optimizer=optimizer, init=zero_rounds, finish=upload_and_count)
-    return Method(
-        client=client,
-        server=averaging,
-        weighting=None,
-        keeps={"played"},
-        uses_total=annealed("irm", weight, anneal),
-        pooled=True,
-        min_clients=2,
-    )
+    return penalised("irm", partial(invariance, unbiased=unbiased), weight, anneal, rescale, optimizer)
 
 
 def invariance(logits: Tensor, y: Tensor, batch: Batch, unbiased: bool) -> Tensor | float:
@@ -64,8 +57,8 @@ def invariance(logits: Tensor, y: Tensor, batch: Batch, unbiased: bool) -> Tenso
     return torch.stack(squares).mean() if squares else 0.0
 
 
-def penalised(penalty: Penalty, weight: float, anneal: float, rescale: bool) -> Term:
-    """Return a loss: cross-entropy plus a penalty, whose weight grows after the share `anneal` of the rounds."""
+def penalised(name: str, penalty: Penalty, weight: float, anneal: float, rescale: bool, optimizer: Optimizer) -> Method:
+    """Return training on pooled data with a penalty, whose weight grows after the share `anneal` of the rounds."""
 
     def term(local: Local, batch: Batch) -> Tensor:
         x, y = batch.merged
@@ -73,7 +66,16 @@ def penalised(penalty: Penalty, weight: float, anneal: float, rescale: bool) -> 
         loss = F.cross_entropy(logits, y) + now * penalty(logits, y, batch)
         return loss / max(now, 1.0) if rescale else loss
 
-    return term
+    return Method(
+        client=training(term, optimizer=optimizer, init=zero_rounds, finish=upload_and_count),
+        server=averaging,
+        weighting=None,
+        keeps={"played"},
+        uses_total=annealed(name, weight, anneal),
+        pooled=True,
+        min_clients=2,
+        inputs_unchanged=True,
+    )
 
 
 def strength(local: Local, weight: float, anneal: float) -> float:

@@ -17,11 +17,11 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._method import Method, Share, parameters
 from ..batch import Batch
 from ..classifier import Networks, Task, for_images
 from ..client import Local, Term, training
 from ..errors import ConfigError
-from ..method import Method, Share, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..tree import Tree
@@ -32,9 +32,9 @@ SIDE = 3  # tiles along a side
 
 
 def jigen(
-    weight: NonNegativeFloat = 0.7,
-    orders: Annotated[int, Field(gt=0, le=1000)] = 30,
-    whole: Share = 0.9,
+    weight: Annotated[NonNegativeFloat, "weight of the loss of the tiles' order"] = 0.7,
+    orders: Annotated[int, Field(gt=0, le=1000), "orders of the tiles besides the original one"] = 30,
+    whole: Annotated[Share, "probability that an image is not cut into tiles"] = 0.9,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Average models that also learn to predict the order in which an image's tiles were put together."""
@@ -44,7 +44,7 @@ def jigen(
         if min(task.shape[1:]) < SIDE:
             size = " x ".join(map(str, task.shape[1:]))
             raise ConfigError(f"jigen cuts images into {SIDE} x {SIDE} tiles, these have {size} pixels; enlarge them")
-        model = task.network(task)
+        model = task.classifier()
         return {"model": model, "jigsaw": nn.Linear(model.head.in_features, 1 + orders)}
 
     return Method(
@@ -52,6 +52,7 @@ def jigen(
         server=averaging,
         linear_aggregation=True,
         networks=for_images("jigen", networks),
+        needs={"features"},
         shared=shared,
         sends={"train": {name: parameters(name) for name in shared}},
     )

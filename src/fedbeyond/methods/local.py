@@ -4,9 +4,9 @@ It shows what a site reaches without taking part. Every site's model is evaluate
 the models are reported.
 """
 
+from .._method import Method
 from ..client import training
 from ..losses import cross_entropy
-from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean
 from ..site import Site
@@ -28,6 +28,7 @@ def local(optimizer: Optimizer = plain_sgd) -> Method:
         weighting=None,
         keeps={"model"},
         eval_models=lambda state: state["models"],
+        inputs_unchanged=True,
     )
 
 

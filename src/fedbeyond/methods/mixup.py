@@ -6,22 +6,27 @@ Each image of a batch is blended with another of the same site, and so are the l
 Beta(alpha, alpha): the network learns to be uncertain between images.
 """
 
+from typing import Annotated
+
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional as F
 
+from .._method import Method
 from ..batch import Batch
 from ..client import Local, Term, training
 from ..losses import cross_entropy
-from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 
 PRESETS = {"paper": {"alpha": 0.2}, "official": {"alpha": 1.0}}
 
 
-def mixup(alpha: NonNegativeFloat = 0.2, optimizer: Optimizer = plain_sgd) -> Method:
+def mixup(
+    alpha: Annotated[NonNegativeFloat, "parameter of Beta(alpha, alpha), from which shares are drawn; 0: fedavg"] = 0.2,
+    optimizer: Optimizer = plain_sgd,
+) -> Method:
     """Average models that learn from pairs of images, blended with their labels."""
     term = blended(alpha) if alpha else cross_entropy()
     return Method(client=training(term, optimizer=optimizer), server=averaging, linear_aggregation=True)

@@ -10,15 +10,16 @@ A pooled reference: it needs images of several domains in one batch.
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations
+from typing import Annotated
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
+from .._method import Method
 from ..batch import Batch
 from ..client import Local, Term, training
-from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..tree import Tree
@@ -30,15 +31,32 @@ Distance = Callable[[Tensor, Tensor], Tensor]  # between the features of two dom
 
 
 def mmd(
-    weight: NonNegativeFloat = 1.0,
-    gammas: Sequence[PositiveFloat] = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0),
+    weight: Annotated[NonNegativeFloat, "weight of the discrepancy"] = 1.0,
+    gammas: Annotated[Sequence[PositiveFloat], "gammas of the Gaussian kernels, which are summed"] = (
+        0.001,
+        0.01,
+        0.1,
+        1.0,
+        10.0,
+        100.0,
+        1000.0,
+    ),
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train on pooled data, with the features of all domains pulled towards one distribution."""
     if not gammas:
         raise ValueError("gammas=[] leaves no kernel; give one or more, as in gammas=[0.1, 1]")
     client = training(aligned(weight, partial(discrepancy, gammas=gammas)), optimizer=optimizer)
-    return Method(client=client, server=averaging, weighting=None, pooled=True, min_clients=2)
+    return Method(
+        client=client,
+        server=averaging,
+        weighting=None,
+        needs={"features"},
+        shapes_features=True,
+        pooled=True,
+        min_clients=2,
+        inputs_unchanged=True,
+    )
 
 
 def aligned(weight: float, distance: Distance) -> Term:

@@ -7,17 +7,17 @@ of the site's own model of the round before, z_prev. Added to each site's loss:
 mu * -log( e^{cos(z, z_glob)/T} / (e^{cos(z, z_glob)/T} + e^{cos(z, z_prev)/T}) ).
 """
 
-from typing import cast
+from typing import Annotated, cast
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._method import Method, parameters
 from ..batch import Batch
 from ..classifier import Classifier, Networks, Task
 from ..client import Local, Term, training, upload
-from ..method import Method, parameters
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..tree import Tree
@@ -26,15 +26,15 @@ PRESETS = {"paper": {"mu": 5.0}, "official": {"mu": 1.0}}
 
 
 def moon(
-    mu: NonNegativeFloat = 1.0,
-    temperature: PositiveFloat = 0.5,
-    width: PositiveInt = 256,
+    mu: Annotated[NonNegativeFloat, "weight of the contrastive loss, mu in Eq. 3"] = 1.0,
+    temperature: Annotated[PositiveFloat, "temperature of the contrastive loss, T in Eq. 2"] = 0.5,
+    width: Annotated[PositiveInt, "output features of the projection"] = 256,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Pull projected features to those of the received model, and away from those of the site's last model."""
 
     def networks(task: Task) -> Networks:
-        models = {name: task.network(task) for name in ("model", "guide", "last")}
+        models = {name: task.classifier() for name in ("model", "guide", "last")}
         features = models["model"].head.in_features
         heads = {name: projection(features, width) for name in ("projection", "guide_projection", "last_projection")}
         return {**models, **heads}
@@ -44,9 +44,12 @@ def moon(
         server=averaging,
         linear_aggregation=True,
         networks=networks,
+        needs={"features"},
+        shapes_features=True,
         shared=("model", "projection"),
         sends={"train": {"model": parameters("model"), "projection": parameters("projection")}},
         keeps={"model", "projection"},
+        inputs_unchanged=True,
     )
 
 

@@ -12,16 +12,16 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from statistics import fmean
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._method import BelowOne, Method, loss, parameters
 from ..classifier import Classifier, Networks, Task, classifiers, for_images, read, write
 from ..client import Client, Handler, descend, make_optimizer, no_state
-from ..method import BelowOne, Method, Sent, parameters
 from ..networks.fcn import Fcn
 from ..networks.running_statistics import refresh
 from ..networks.weights import STD
@@ -35,26 +35,32 @@ IDLE = 2 / 255  # one of 256 levels of images in -1..1: a generator that changes
 
 PRESETS = {"paper": {"learn": "generated", "decay": 0.999}}
 
-Learn = Literal["generated", "both"]
-Statistics = Literal["local", "average"]
-Space = Literal["imagenet", "input"]
+Alpha = Annotated[NonNegativeFloat, "strength of the perturbation, alpha in Eq. 2"]
+Margin = Annotated[NonNegativeFloat, "distance up to which novelty is rewarded, m in Eq. 1"]
+Width = Annotated[PositiveInt, "channels of the generator: 32 is FCN32, 16 is FCN16"]
+Decay = Annotated[BelowOne | None, "decay of the teacher; none: steps / (steps + 10), with the steps of a round"]
+Kind = Annotated[Literal[1, 2, 3], "who gets the global model: 1 student and teacher, 2 each its own, 3 the student"]
+Learn = Annotated[Literal["generated", "both"], "images of the student's cross-entropy: generated, or originals too"]
+Statistics = Annotated[Literal["local", "average"], "teacher's BatchNorm: re-estimated on clean images, or averaged"]
+Space = Annotated[Literal["imagenet", "input"], "units of alpha: images normalised as ImageNet's, or pixels in -1..1"]
+Clamp = Annotated[bool, "clamp generated pixels to -1..1"]
 Generate = Callable[[nn.Module, Tensor], Tensor]
 
 # two numbers that measure how novel a site's images were
-NOVELTY = Sent("scalars", lambda nets, body: {"perturbation": torch.zeros(()), "distance": torch.zeros(())})
+NOVELTY = loss._replace(like=lambda nets, body: {"perturbation": torch.zeros(()), "distance": torch.zeros(())})
 
 
 def ndag(
-    alpha: NonNegativeFloat = 0.3,
-    margin: NonNegativeFloat = 0.1,
-    width: PositiveInt = 32,
-    decay: BelowOne | None = None,
-    kind: Literal[1, 2, 3] = 3,
+    alpha: Alpha = 0.3,
+    margin: Margin = 0.1,
+    width: Width = 32,
+    decay: Decay = None,
+    kind: Kind = 3,
     learn: Learn = "both",
-    warmup: NonNegativeInt = 5,
+    warmup: Annotated[NonNegativeInt, "first rounds, in which the student learns from original images only"] = 5,
     statistics: Statistics = "local",
     space: Space = "imagenet",
-    clamp: bool = False,
+    clamp: Clamp = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Train a student against a generator of novel styles, and average the teachers that follow the students."""
@@ -79,6 +85,7 @@ def ndag(
         server=Server(init, round),
         weighting=uniform,
         networks=for_images("ndag", partial(student_teacher_generator, width)),
+        needs={"features"},
         shared=shared,
         sends={"train": {**declared, "novelty": NOVELTY}},
         keeps={"steps", "teacher"} if kind == 3 else {"steps"},
@@ -128,7 +135,7 @@ def teaching(
     generate: Generate,
     margin: float | None,
     decay: float | None,
-    kind: Literal[1, 2, 3],
+    kind: Kind,
     learn: Learn,
     statistics: Statistics,
     optimizer: Optimizer,

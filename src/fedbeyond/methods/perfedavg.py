@@ -6,16 +6,17 @@ Per-FedAvg, first order: the model should do well after one step at a site, not 
 batches: w' = w - alpha * grad(w; first),  then w moves along grad(w'; second).
 """
 
+from typing import Annotated
+
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn import functional as F
 
+from .._method import Method
 from ..batch import Batch
-from ..classifier import statistics_kept
+from ..classifier import call_with, statistics_kept
 from ..client import Local, Term, training
-from ..method import Method
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging, uniform
 from ..tree import Tree
@@ -23,10 +24,12 @@ from ..tree import Tree
 PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code
 
 
-def perfedavg(alpha: NonNegativeFloat = 0.01, optimizer: Optimizer = plain_sgd) -> Method:
+def perfedavg(
+    alpha: Annotated[NonNegativeFloat, "size of the inner step, alpha"] = 0.01, optimizer: Optimizer = plain_sgd
+) -> Method:
     """Average models that are trained to do well after one step of size `alpha`; evaluate them without that step."""
     client = training(after_a_step(alpha), optimizer=optimizer)
-    return Method(client=client, server=averaging, weighting=uniform, linear_aggregation=True)
+    return Method(client=client, server=averaging, weighting=uniform, linear_aggregation=True, inputs_unchanged=True)
 
 
 def after_a_step(alpha: float) -> Term:
@@ -44,7 +47,7 @@ def after_a_step(alpha: float) -> Term:
         )
         moved = {name: w - alpha * slope for name, w, slope in zip(names, params, slopes, strict=True)}
         with statistics_kept(local.net):
-            return F.cross_entropy(functional_call(local.net, moved, (x2,)), y2)
+            return F.cross_entropy(call_with(local.net, moved, x2), y2)
 
     return term
 

@@ -7,21 +7,22 @@ predictions on all copies, and on views that a wrapper adds, agree. The wrapper 
 """
 
 import math
+from typing import Annotated
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor
 from torch.nn import functional as F
 
+from .._method import Method, Share
 from ..batch import Batch, plain
 from ..classifier import classifier, for_images
 from ..client import Local, Term, training
 from ..errors import ConfigError
-from ..method import Method, Share
 from ..optimizers import Optimizer, plain_sgd
 from ..server import averaging
 from ..tree import Tree
-from ..wrappers.rc import Sizes, random_convolution
+from ..wrappers.rc import Mix, Sizes, random_convolution
 
 PRESETS: dict[str, Tree] = {
     "paper": {},  # RC_mix1-7
@@ -31,12 +32,12 @@ PRESETS: dict[str, Tree] = {
 
 
 def randconv(
-    copies: NonNegativeInt = 3,
-    weight: NonNegativeFloat = 10.0,
+    copies: Annotated[NonNegativeInt, "randomly convolved copies; 0: images, with a wrapper's views"] = 3,
+    weight: Annotated[NonNegativeFloat, "weight of the consistency loss, lambda"] = 10.0,
     sizes: Sizes = (1, 3, 5, 7),
-    mix: bool = True,
-    keep: Share = 0.0,
-    nested: bool = False,
+    mix: Mix = True,
+    keep: Annotated[Share, "probability that a copy is not changed"] = 0.0,
+    nested: Annotated[bool, "make further copies from the first, not from the image"] = False,
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Average models that learn to predict the same for all randomly convolved copies of an image."""

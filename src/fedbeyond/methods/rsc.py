@@ -6,17 +6,16 @@ Representation self-challenging (RSC): the positions or the channels of the last
 the true class are set to zero, for the images of a batch whose prediction suffers most. So the network must use others.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .._method import BelowOne, Method, Share
 from ..batch import Batch
-from ..classifier import Classifier, Networks, Task, classifier, for_images
+from ..classifier import classifier, for_images
 from ..client import Local, Term, training
-from ..errors import ConfigError
-from ..method import BelowOne, Method, Share
 from ..optimizers import Optimizer, plain_sgd
 from ..server import Conversation, Request, Round, Server, mean
 from ..tree import Tree
@@ -30,12 +29,12 @@ Where = Literal["maps", "features"]
 
 
 def rsc(
-    places: BelowOne = 1 / 3,
-    channels: BelowOne = 1 / 3.2,
-    samples: Share = 1 / 3,
-    grow: Share = 0.0,
-    coin: Share = 0.5,
-    where: Where = "maps",
+    places: Annotated[BelowOne, "share of positions that are masked"] = 1 / 3,
+    channels: Annotated[BelowOne, "share of channels that are masked"] = 1 / 3.2,
+    samples: Annotated[Share, "share of a batch's images that keep their mask"] = 1 / 3,
+    grow: Annotated[Share, "added to samples over the run, linearly"] = 0.0,
+    coin: Annotated[Share, "probability that positions are masked, not channels"] = 0.5,
+    where: Annotated[Where, "what is masked: the last maps, or the input of the head"] = "maps",
     optimizer: Optimizer = plain_sgd,
 ) -> Method:
     """Average models that learn without the features they rely on most."""
@@ -50,21 +49,10 @@ def rsc(
         server=Server(lambda nets: nets, round),
         uses_total={f"rsc(grow={grow:g})"} if grow else set(),
         linear_aggregation=True,
-        networks=for_images("rsc", with_maps) if where == "maps" else classifier,
+        networks=for_images("rsc", classifier) if where == "maps" else classifier,
+        needs={"pooled"} if where == "maps" else {"features"},
+        inputs_unchanged=True,
     )
-
-
-def with_maps(task: Task) -> Networks:
-    """Build a classifier; raise ConfigError if its head does not pool feature maps."""
-    net = task.network(task)
-    if type(net).maps_and_logits is not Classifier.maps_and_logits:
-        raise ConfigError(
-            f"rsc masks the maps that a network pools for its head, and {type(net).__name__.lower()} pools none; "
-            "use rsc(where=features)"
-        )
-    with torch.no_grad():
-        net.eval().maps(torch.zeros(1, *task.shape))  # raises ConfigError for a network without maps
-    return {"model": net.train()}
 
 
 def challenged(places: float, channels: float, coin: float, where: Where) -> Term:

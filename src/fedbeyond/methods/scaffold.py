@@ -9,11 +9,11 @@ c_i+ = c_i - c + (w - w_i) / (a_i lr) (option II), or grad L_i(w) under Adam (op
 from torch import Tensor
 
 from .. import tree
+from .._method import Method, parameters
 from ..batch import Batch
 from ..classifier import read
 from ..client import Local, gradient, training, zero_params
 from ..losses import cross_entropy
-from ..method import Method, parameters
 from ..optimizers import Optimizer, plain_sgd, travel
 from ..server import Conversation, Request, Round, Server, mean, uniform
 from ..tree import Tree
@@ -24,11 +24,15 @@ PRESETS: dict[str, Tree] = {"paper": {}}  # the authors published no code
 def scaffold(optimizer: Optimizer = plain_sgd) -> Method:
     """Correct the drift of local training by two control variates: one kept at the site, one shared by all."""
     client = training(cross_entropy(), correction, optimizer=optimizer, init=zero_params("control"), finish=new_control)
-    server = Server(lambda nets: nets | {"control": tree.zeros(nets["model"]["params"])}, round)
-    change = parameters("model", "params")._replace(since=())  # a site sends the change of its control, not the control
-    sends = {"train": {"model": parameters("model"), "control": change}}
+    sends = {"train": {"model": parameters("model"), "control": parameters("model", "params")._replace(since=())}}
     return Method(
-        client=client, server=server, weighting=uniform, sends=sends, keeps={"control"}, linear_aggregation=True
+        client=client,
+        server=Server(lambda nets: nets | {"control": tree.zeros(nets["model"]["params"])}, round),
+        weighting=uniform,
+        sends=sends,  # not the control, but its change
+        keeps={"control"},
+        linear_aggregation=True,
+        inputs_unchanged=True,
     )
 
 

@@ -59,8 +59,8 @@ class Body(nn.Module):
         )
 
 
-def alexnet(weights: str = "") -> Callable[[Task], Classifier]:
-    """Build AlexNet; `weights` is a file of torchvision parameters, empty: random initialisation."""
+def alexnet(weights: files.Weights = "") -> Callable[[Task], Classifier]:
+    """Build AlexNet; parameters have the names of torchvision's."""
     return partial(_alexnet, weights)
 
 

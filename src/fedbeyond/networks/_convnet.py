@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Annotated
 
 from pydantic import PositiveInt
 from torch import nn
@@ -10,7 +11,9 @@ from ..classifier import Classifier, Task, require_images
 from .groupnorm import Norm, with_group_norm
 
 
-def convnet(width: PositiveInt = 16, norm: Norm = "batch") -> Callable[[Task], Classifier]:
+def convnet(
+    width: Annotated[PositiveInt, "channels of the first convolution"] = 16, norm: Norm = "batch"
+) -> Callable[[Task], Classifier]:
     """Build a network of four 3x3 convolutions with BatchNorm or GroupNorm, small enough for a laptop."""
 
     def build(task: Task) -> Classifier:

@@ -3,31 +3,37 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import Annotated
 
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from .._method import BelowOne
 from ..classifier import Classifier, Task
 from ..errors import ConfigError
-from ..method import BelowOne
 
 
 class Perceptron(Classifier):
     """Linear layers with ReLU, and a linear head."""
 
     attentive = False  # there are no feature maps
+    provides = frozenset({"features"})
 
-    def maps(self, x: Tensor) -> Tensor:
-        """Raise `ConfigError`: table rows have no feature maps."""
-        raise ConfigError("mlp is for tables, which have no feature maps; use a method that does not need them")
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """Names of the activations after each hidden layer but the last."""
+        return tuple(name for name, layer in self.named_modules() if isinstance(layer, nn.ReLU))[:-1]
 
     def features(self, x: Tensor) -> Tensor:
         """Return the features that the head receives."""
         return self.body(x)  # type: ignore[no-any-return]
 
 
-def mlp(hidden: Sequence[PositiveInt] = (64, 64), dropout: BelowOne = 0.0) -> Callable[[Task], Classifier]:
-    """Build a multilayer perceptron for tables, with hidden layers of the widths `hidden`."""
+def mlp(
+    hidden: Annotated[Sequence[PositiveInt], "widths of the hidden layers"] = (64, 64),
+    dropout: Annotated[BelowOne, "probability of dropping a feature in training"] = 0.0,
+) -> Callable[[Task], Classifier]:
+    """Build a multilayer perceptron for tables."""
     if not hidden:
         raise ValueError(
             "hidden=[] leaves no layer; give the widths of one or more layers, for example hidden=[64, 64]"

@@ -86,8 +86,8 @@ def _convolution(inputs: int, outputs: int, size: int, stride: int = 1, groups: 
     )
 
 
-def mobilenet_v2(weights: str = "") -> Callable[[Task], Classifier]:
-    """Build MobileNetV2; `weights` is a file of torchvision parameters, empty: random initialisation."""
+def mobilenet_v2(weights: files.Weights = "") -> Callable[[Task], Classifier]:
+    """Build MobileNetV2; parameters have the names of torchvision's."""
     return partial(_mobilenet, weights)
 
 

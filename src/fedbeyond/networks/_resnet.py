@@ -98,28 +98,28 @@ def _shortcut(inputs: int, out: int, stride: int) -> nn.Sequential | None:
     return nn.Sequential(nn.Conv2d(inputs, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 
 
-def resnet18(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
-    """Build ResNet-18; `weights` is a file of torchvision parameters, empty: random initialisation."""
+def resnet18(weights: files.Weights = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
+    """Build ResNet-18; parameters have the names of torchvision's."""
     return partial(_resnet, "resnet18", Basic, (2, 2, 2, 2), weights, norm)
 
 
-def resnet34(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
-    """Build ResNet-34; `weights` is a file of torchvision parameters, empty: random initialisation."""
+def resnet34(weights: files.Weights = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
+    """Build ResNet-34; parameters have the names of torchvision's."""
     return partial(_resnet, "resnet34", Basic, (3, 4, 6, 3), weights, norm)
 
 
-def resnet50(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
-    """Build ResNet-50; `weights` is a file of torchvision parameters, empty: random initialisation."""
+def resnet50(weights: files.Weights = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
+    """Build ResNet-50; parameters have the names of torchvision's."""
     return partial(_resnet, "resnet50", Bottleneck, (3, 4, 6, 3), weights, norm)
 
 
-def resnet101(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
-    """Build ResNet-101; `weights` is a file of torchvision parameters, empty: random initialisation."""
+def resnet101(weights: files.Weights = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
+    """Build ResNet-101; parameters have the names of torchvision's."""
     return partial(_resnet, "resnet101", Bottleneck, (3, 4, 23, 3), weights, norm)
 
 
-def resnet152(weights: str = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
-    """Build ResNet-152; `weights` is a file of torchvision parameters, empty: random initialisation."""
+def resnet152(weights: files.Weights = "", norm: Norm = "batch") -> Callable[[Task], Classifier]:
+    """Build ResNet-152; parameters have the names of torchvision's."""
     return partial(_resnet, "resnet152", Bottleneck, (3, 8, 36, 3), weights, norm)
 
 

@@ -20,6 +20,9 @@ class Vision(Classifier):
     """A transformer over patches and a class token, and a linear head on the output of the class token."""
 
     body: "Body"
+    provides = frozenset({"features", "maps"})  # the head acts on the class token, not on an average of the maps
+
+    cuts = tuple(f"body.encoder.layers.encoder_layer_{index}" for index in range(DEPTH - 1))
 
     def __init__(self, body: "Body", classes: int) -> None:
         super().__init__(body, WIDTH, classes)
@@ -94,13 +97,13 @@ class Layer(nn.Module):
         return tokens + self.mlp(self.ln_2(tokens))  # type: ignore[no-any-return]
 
 
-def vit_b_16(weights: str = "") -> Callable[[Task], Classifier]:
-    """Build ViT-B/16; `weights` is a file of torchvision parameters, empty: random initialisation."""
+def vit_b_16(weights: files.Weights = "") -> Callable[[Task], Classifier]:
+    """Build ViT-B/16; parameters have the names of torchvision's."""
     return partial(_vit, "vit_b_16", 16, weights)
 
 
-def vit_b_32(weights: str = "") -> Callable[[Task], Classifier]:
-    """Build ViT-B/32; `weights` is a file of torchvision parameters, empty: random initialisation."""
+def vit_b_32(weights: files.Weights = "") -> Callable[[Task], Classifier]:
+    """Build ViT-B/32; parameters have the names of torchvision's."""
     return partial(_vit, "vit_b_32", 32, weights)
 
 

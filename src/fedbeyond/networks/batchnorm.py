@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from torch import nn
 
+from .._method import Method
 from ..classifier import Networks, Task, batchnorm_layers
 from ..client import Handler
-from ..method import Method
 from ..site import Site
 from ..tree import Tree
 

@@ -3,6 +3,7 @@
 A new network is tested on one black image, so that an unsuitable network is reported before training.
 """
 
+import re
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -20,20 +21,27 @@ class Timm(Classifier):
     """A timm network without its last layer, with the input normalisation it expects, and a linear head."""
 
     attentive = False  # the head may use more than the average of the maps
-    spatial = True  # whether the features before pooling are maps
+    provides = frozenset({"features"})  # and maps, if the features before pooling are maps
 
-    def __init__(self, body: Any, name: str, classes: int) -> None:
+    def __init__(self, body: Any, classes: int) -> None:
         super().__init__(body, getattr(body, "head_hidden_size", body.num_features), classes)
-        self.name, self.mean, self.std = name, body.pretrained_cfg["mean"], body.pretrained_cfg["std"]
+        self.mean, self.std = body.pretrained_cfg["mean"], body.pretrained_cfg["std"]
+        known = {name for name, _ in body.named_modules()}
+        self.blocks = tuple(
+            i["module"] for i in getattr(body, "feature_info", ()) if i.get("module", "") in known - {""}
+        )
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """Names of the ends of its blocks, which timm calls modules of features, except the last."""
+        return tuple(f"body.{block}" for block in self.blocks[:-1])
 
     def unpooled(self, x: Tensor) -> Tensor:
         """Return the features before pooling: maps or tokens."""
         return self.body.forward_features(files.normalised(x, self.mean, self.std))  # type: ignore[operator, no-any-return]
 
     def maps(self, x: Tensor) -> Tensor:
-        """Return the last feature maps; raise `ConfigError` if the network has none."""
-        if not self.spatial:
-            raise ConfigError(f"{self.name} has no feature maps; use a method that does not need them")
+        """Return the last feature maps, if the network provides them."""
         return self.unpooled(x)
 
     def pooled(self, maps: Tensor) -> Tensor:
@@ -49,27 +57,29 @@ class Torchvision(Classifier):
     """A torchvision network without its last layer, and a linear head; its pooling layer is not known."""
 
     attentive = False
+    provides = frozenset({"features"})
 
-    def __init__(self, body: nn.Module, name: str, width: int, classes: int) -> None:
-        super().__init__(body, width, classes)
-        self.name = name
-
-    def maps(self, x: Tensor) -> Tensor:
-        """Raise `ConfigError`: the pooling layer is not known."""
-        raise ConfigError(f"{self.name} provides no feature maps; use a built-in network or a timm network")
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """Names of its blocks except the last, where torchvision's networks have them; empty if they are not found."""
+        for path in ("features", "encoder.layers"):
+            names = [name for name, _ in self.named_modules() if re.fullmatch(rf"body\.{path}\.\w+", name)]
+            if names:
+                return tuple(names[:-1])
+        return tuple(name for name, _ in self.named_modules() if re.fullmatch(r"body\.(layer|stage)[1-3]", name))
 
     def features(self, x: Tensor) -> Tensor:
         """Return the features that the head receives."""
         return self.body(files.normalised(x))  # type: ignore[no-any-return]
 
 
-def timm(preset: str, weights: str = "") -> Callable[[Task], Classifier]:
-    """Build a timm network, e.g. timm:convnext_tiny; `weights` is a file of its parameters, empty: random ones."""
+def timm(preset: str, weights: files.Weights = "") -> Callable[[Task], Classifier]:
+    """Build a timm network, e.g. timm:convnext_tiny."""
     return partial(_timm, _require_name("timm", preset, "convnext_tiny"), weights)
 
 
-def torchvision(preset: str, weights: str = "") -> Callable[[Task], Classifier]:
-    """Build a torchvision classifier, e.g. torchvision:efficientnet_b0; `weights` is a file of its parameters."""
+def torchvision(preset: str, weights: files.Weights = "") -> Callable[[Task], Classifier]:
+    """Build a torchvision classifier, e.g. torchvision:efficientnet_b0."""
     return partial(_torchvision, _require_name("torchvision", preset, "efficientnet_b0"), weights)
 
 
@@ -77,9 +87,10 @@ def _timm(name: str, file: str, task: Task) -> Classifier:
     package, full = _package("timm"), f"timm:{name}"
     files.require_colours(task, full)
     body = _create(full, lambda: package.create_model(name, pretrained=False, num_classes=0))
-    net = Timm(body, full, len(task.classes))
+    net = Timm(body, len(task.classes))
     features = _test(net, net.unpooled, task, full, body.pretrained_cfg.get("input_size", (3, 224, 224))[-1])
-    net.spatial = features.ndim == 4 and features.shape[1] == body.num_features
+    if features.ndim == 4 and features.shape[1] == body.num_features:
+        net.provides = frozenset({"features", "maps", "pooled"})
     return files.load(net, file, head=body.pretrained_cfg["classifier"]) if file else net
 
 
@@ -94,7 +105,7 @@ def _torchvision(name: str, file: str, task: Task) -> Classifier:
     head = linear[-1]
     width = body.get_submodule(head).in_features
     body.set_submodule(head, nn.Identity())
-    net = Torchvision(body, full, width, len(task.classes))
+    net = Torchvision(body, width, len(task.classes))
     features = _test(net, net.features, task, full, 224)
     if features.shape != (1, width):
         raise ConfigError(

@@ -1,14 +1,14 @@
 """Replace BatchNorm by GroupNorm in a network."""
 
 import math
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from torch import nn
 
 from ..classifier import batchnorm_layers
 
 Net = TypeVar("Net", bound=nn.Module)
-Norm = Literal["batch", "group"]
+Norm = Annotated[Literal["batch", "group"], "normalisation: BatchNorm, or GroupNorm, which has no running statistics"]
 GROUPS = 32  # at most
 
 

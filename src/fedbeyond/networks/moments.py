@@ -151,6 +151,7 @@ class Pass:
 
     def __init__(self, net: nn.Module, x: Tensor) -> None:
         self.net, self.x, self.known = net.eval(), x, Tree()
+        self.layers = tracked_layers(net)
         self.stopped_at, self.bytes = ("", Tree()), 0
         self.error: BaseException | None = None
         self.over = False
@@ -185,7 +186,7 @@ class Pass:
     def _run(self) -> None:
         try:
             torch.set_num_threads(torch.get_num_threads())  # a new thread would use as many as there are cores
-            with torch.no_grad(), _before(tracked_layers(self.net), self._stop):
+            with torch.no_grad(), _before(self.layers, self._stop):
                 self.net(self.x)
             self.stopped_at = ("", {})
         except _Reached:
@@ -204,6 +205,4 @@ class Pass:
             self._resume.acquire()
         if self.over:
             raise _Reached
-        layer = self.net.get_submodule(name)
-        assert isinstance(layer, _BatchNorm)
-        set_statistics(layer, self.known[name]["mean"], self.known[name]["variance"])
+        set_statistics(self.layers[name], self.known[name]["mean"], self.known[name]["variance"])

@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from safetensors.torch import load_file
@@ -10,6 +11,7 @@ from torch import Tensor
 from ..classifier import Classifier, Task, require_images
 from ..errors import ConfigError, MissingError
 
+Weights = Annotated[str, "file of pretrained parameters; empty: random initialisation"]
 Three = tuple[float, float, float]
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -10,13 +10,13 @@ from matplotlib.colors import to_rgba
 
 from ..evaluation.selection import Matrix, add_matrices
 from .curves import legend_below
-from .figure import INK, PALETTE, SOFT, Figure, Hover, drawing, panels
+from .figure import INK, PALETTE, SOFT, Figure, Hover, drawing, panel_titles, panels, shortened
 from .table import Table, best_first, number, spread
 
 MAX_ALPHA = 0.6  # opacity of a cell with share 1: text on it stays readable on light and dark pages
 MAX_NUMBERED = 10  # number of classes up to which cells show their numbers
 MAX_BARS = 40  # number of classes up to which recall is drawn
-MAX_LABEL = 9  # characters of a class name at an axis
+MAX_LABEL, MAX_TITLE = 12, 30  # characters of a class name at an axis, and of a line above a matrix
 MAX_ACROSS = 6  # confusion matrices side by side
 MAX_TICKS = 24  # class names at an axis of a confusion matrix
 
@@ -48,7 +48,7 @@ def confusion(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figur
         for start in range(0, len(targets), MAX_ACROSS)
         for method in methods
     ]
-    across = len(grid[0])
+    across, titles = len(grid[0]), panel_titles(targets, methods, MAX_TITLE)
     picture, axes = panels(len(grid) * across, across=across, width=2.6, height=2.75)
     data, hover = [["method", "target", "true class", "predicted", "images"]], {}
     for index, row in enumerate(grid):
@@ -58,7 +58,7 @@ def confusion(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figur
             squares, shares = matrix(axis, counts, names, first=place == 0)
             squares.set_gid(gid := f"matrix-{index}-{place}")
             hover[gid] = Hover("", [f"{names[i]} predicted as {names[j]}: {s:.1%}" for (i, j), s in shares.items()])
-            axis.set_title(f"{target} unseen\n{method}", fontsize=9)
+            axis.set_title(titles[target, method], fontsize=9)
             data += [
                 [method, target, names[i], names[j], f"{count:g}"]
                 for i, line in enumerate(counts)
@@ -97,10 +97,9 @@ def matrix(
             style = {"fontsize": 7.5, "color": INK, "ha": "center", "va": "center"}
             label = axis.text(j + 0.5, i + 0.53, f"{100 * share:.0f}", **style)
             label.set_in_layout(False)  # the text is inside its cell and needs no room in the layout
-    short = [name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…" for name in names]
     axis.set(xlim=(0, count), ylim=(count, 0), aspect="equal")
     step = -(-count // MAX_TICKS)  # of more classes, every second or third is named
-    ticks, short = [i + 0.5 for i in range(0, count, step)], short[::step]
+    ticks, short = [i + 0.5 for i in range(0, count, step)], shortened(names, MAX_LABEL)[::step]
     axis.set_xticks(ticks, short, rotation=90 if max(map(len, short)) > 2 else 0, fontsize=7.5)
     axis.set_yticks(ticks, short if first else [""] * len(short), fontsize=7.5)
     axis.tick_params(length=0)
@@ -148,7 +147,8 @@ def recall(table: Table, baseline: str, classes: Sequence[str] = ()) -> Figure |
             numbers = zip(recalls, heights, spreads, strict=True)
             data += [[method, target, names[i], f"{h:.4f}", f"{s:.4f}", str(len(recalls[i]))] for i, h, s in numbers]
         axis.set_title(f"{target} unseen")
-        axis.set_xticks(range(count), names, rotation=0 if sum(map(len, names)) < 30 else 90, fontsize=7.5)
+        short = shortened(names, MAX_LABEL)
+        axis.set_xticks(range(count), short, rotation=0 if sum(map(len, short)) < 30 else 90, fontsize=7.5)
         axis.set_ylim(0, 105)
         axis.grid(axis="x", visible=False)
     for axis in axes[::2]:

@@ -56,6 +56,8 @@ def curve(table: Table, method: str, target: str) -> Points:
     runs = [run for (name, out, _), run in table.runs.items() if name == method and target in unseen_domains(out)]
     points = []
     for lines in zip(*map(evaluated, runs), strict=False):
+        if any(target not in line["scores"] for line in lines):
+            continue  # a guest sent no scores of this round
         values = [100 * unseen(line, target, table.metric) for line in lines]
         points.append((lines[0]["round"] + 1, mean(values), spread(values), len(values)))
     return points

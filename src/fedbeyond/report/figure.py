@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 
 import matplotlib
 from cycler import cycler
+from matplotlib import figure as drawings
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure as Picture
 
 from .. import _io
 from .layout import Cells, as_csv
-
-matplotlib.use("Agg")
 
 # the page's colours: used directly in files; replaced on a page by CSS variables with light and dark values
 PALETTE = ("#3567b7", "#c4501b", "#2a8a5c", "#8a3fa6", "#b58900", "#c2366b", "#167f92", "#6b7280")
@@ -44,6 +42,14 @@ STYLE: Any = {
     "axes.facecolor": "none",
     "figure.constrained_layout.use": True,
 }
+
+
+class Picture(drawings.Figure):
+    """A matplotlib figure that a notebook shows."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """Return the image and its width on the page, for screens with more pixels than that."""
+        return _png(self), {"width": round(self.get_figwidth() * self.dpi)}
 
 
 drawing = matplotlib.rc_context(STYLE)  # decorator of drawing functions: text and legends get the style, too
@@ -79,21 +85,35 @@ def panels(count: int, across: int = 4, width: float = 2.6, height: float = 2.2,
     return picture, list(axes[:count])
 
 
+def shortened(names: Sequence[str], most: int) -> list[str]:
+    """Return names of at most `most` characters: the beginnings of long ones, or both ends if beginnings are alike."""
+    for end in (0, (most - 1) // 2):
+        cut = [n if len(n) <= most else f"{n[: most - 1 - end]}…{n[len(n) - end :]}" for n in names]
+        if len(set(cut)) == len(set(names)):
+            break
+    return cut
+
+
+def panel_titles(targets: Sequence[str], methods: Sequence[str], most: int) -> dict[tuple[str, str], str]:
+    """Return the title of each target's and method's panel, in two lines of at most `most` characters."""
+    first = dict(zip(targets, shortened(targets, most - len(" unseen")), strict=True))
+    second = dict(zip(methods, shortened(methods, most), strict=True))
+    return {(target, method): f"{first[target]} unseen\n{second[method]}" for target in targets for method in methods}
+
+
 def save(figure: Figure, folder: Path) -> list[Path]:
     """Write a figure as name.svg, name.png and name.csv, and its title and caption as name.json."""
     with _io.storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     about = {"title": figure.title, "caption": figure.caption}
     contents = {
-        "svg": svg(figure).encode(),
-        "png": _png(figure),
-        "csv": as_csv(figure.data).encode(),
-        "json": json.dumps(about, indent=1).encode(),
+        folder / f"{figure.name}.svg": svg(figure).encode(),
+        folder / f"{figure.name}.png": _png(figure.picture),
+        folder / f"{figure.name}.csv": as_csv(figure.data).encode(),
+        folder / f"{figure.name}.json": json.dumps(about, indent=1).encode(),
     }
-    paths = [folder / f"{figure.name}.{ending}" for ending in contents]
-    for path, content in zip(paths, contents.values(), strict=True):
-        _io.write(path, content)
-    return paths
+    _io.write_all(contents)
+    return list(contents)
 
 
 def svg(figure: Figure) -> str:
@@ -118,8 +138,8 @@ def themed(content: str, name: str) -> str:
     return re.sub(r' (width|height|xmlns|xmlns:xlink|version)="[^"]*"', "", head) + end + body
 
 
-def _png(figure: Figure) -> bytes:
+def _png(picture: Picture) -> bytes:
     file = io.BytesIO()
     with matplotlib.rc_context(STYLE):
-        figure.picture.savefig(file, format="png", metadata={"Software": None}, dpi=160, facecolor=PAPER)
+        picture.savefig(file, format="png", metadata={"Software": None}, dpi=160, facecolor=PAPER)
     return file.getvalue()

@@ -2,9 +2,16 @@
 
 import csv
 import io
+import textwrap
 from collections.abc import Collection
 
 Cells = list[list[str]]  # the first row is the head
+WIDTH = 80  # columns of a terminal, which a caption fills
+MARKDOWN = str.maketrans({"|": r"\|", "<": "&lt;"})  # a name is no cell and no tag
+LATEX = str.maketrans(  # a name is no command
+    {mark: f"\\{mark}" for mark in "%_&#${}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
 
 
 def text(cells: Cells, caption: str, marked: Collection[str] = ()) -> str:
@@ -17,12 +24,23 @@ def text(cells: Cells, caption: str, marked: Collection[str] = ()) -> str:
         for row in cells
     ]
     ruler = "─" * len(lines[0].rstrip())
-    return "\n".join([caption, "", *(line.rstrip() for line in (lines[0], ruler, *lines[1:]))]) + "\n"
+    return (
+        "\n".join(
+            [
+                textwrap.fill(caption, max(len(ruler), WIDTH)),
+                "",
+                *(line.rstrip() for line in (lines[0], ruler, *lines[1:])),
+            ]
+        )
+        + "\n"
+    )
 
 
 def markdown(cells: Cells, caption: str, marked: Collection[str] = ()) -> str:
     """Format a table as Markdown; the last cells of the rows named in `marked` are bold."""
-    cells = [[*row[:-1], f"**{row[-1]}**" if row[0] in marked else row[-1]] for row in cells]
+    bold = [row[0] in marked for row in cells]
+    cells = [[cell.translate(MARKDOWN) for cell in row] for row in cells]
+    cells = [[*row[:-1], f"**{row[-1]}**" if strong else row[-1]] for row, strong in zip(cells, bold, strict=True)]
     head, *body = ["| " + " | ".join(row) + " |" for row in cells]
     ruler = "|---|" + "---:|" * (len(cells[0]) - 1)
     return "\n".join([head, ruler, *body, "", caption]) + "\n"
@@ -48,12 +66,10 @@ def as_csv(cells: Cells) -> str:
 
 def _latex_cell(cell: str, bold: bool = False) -> str:
     if " ± " in cell:
-        formula = cell.replace("±", r"\pm")
+        formula = _escape(cell).replace("±", r"\pm")
         return rf"$\mathbf{{{formula}}}$" if bold else f"${formula}$"
     return rf"\textbf{{{_escape(cell)}}}" if bold else _escape(cell)
 
 
 def _escape(text: str) -> str:
-    for mark in "%_&#":
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("^", r"\textasciicircum{}")
+    return text.translate(LATEX)

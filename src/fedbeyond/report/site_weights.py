@@ -6,10 +6,11 @@ from statistics import mean, stdev
 from ..evaluation.selection import Line
 from ..spec import Part, format_spec, parse
 from .curves import Points, draw, label_rounds, legend_below, thinned
-from .figure import INK, PALETTE, SOFT, Figure, drawing, panels
+from .figure import INK, PALETTE, SOFT, Figure, drawing, panel_titles, panels, shortened
 from .table import Table, best_first, spread
 
 MAX_METHODS = 3  # in a figure
+MAX_LABEL, MAX_TITLE = 16, 26  # characters of a site at an axis, and of a line above a panel
 TOLERANCE = 1e-6  # weights that change less are constant
 LAST = 0.1  # share of the rounds that counts as the end of training
 
@@ -55,7 +56,9 @@ def gap_bars(table: Table) -> Figure | None:
             spelled = [f"{mean(values):.6f}", f"{stdev(values):.6f}" if len(values) > 1 else "-", str(len(values))]
             data.append([method, "fixed" if method in fixed else "GA's", site, *spelled])
     for axis, title in zip(axes, ("mean gap", "standard deviation of the gap"), strict=True):
-        axis.set_xticks(range(len(sites)), sites, rotation=0 if len(sites) <= 4 else 45)
+        short = shortened(sites, MAX_LABEL)
+        slanted = {} if sum(map(len, short)) <= 32 else {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+        axis.set_xticks(range(len(sites)), short, **slanted)
         axis.set_title(title)
         axis.grid(axis="x", visible=False)
     legend_below(picture, axes)
@@ -133,7 +136,7 @@ def _by_site(table: Table, kind: str, title: str, about: str, unit: str) -> Figu
     targets = list(dict.fromkeys(target for _, target, _ in table.runs if target in of_target))
     names = sorted({s for r in table.runs.values() for line in r for s in numbers(line, kind)})
     colours = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
-    across = min(len(targets), 4)
+    across, titles = min(len(targets), 4), panel_titles(targets, shown, MAX_TITLE)
     pairs = [(method, target) for method in shown for target in targets]
     picture, axes = panels(len(pairs), across=across, width=6.8 / min(across, 3), height=2.1, sharey="row")
     data = [["method", "target", "site", "round", unit, "std", "seeds"]]
@@ -141,7 +144,7 @@ def _by_site(table: Table, kind: str, title: str, about: str, unit: str) -> Figu
         for site, points in sites_over_rounds(table, method, target, kind).items():
             draw(axis, thinned(points), colours[site], site)
             data += [[method, target, site, str(r), f"{v:.6f}", f"{s:.6f}", str(n)] for r, v, s, n in points]
-        axis.set_title(f"{target} unseen\n{method}", fontsize=9)
+        axis.set_title(titles[target, method], fontsize=9)
         label_rounds(axis)
         if kind == "gaps":
             axis.axhline(0, color=INK, linewidth=0.7)

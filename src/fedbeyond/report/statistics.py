@@ -33,7 +33,7 @@ class Difference(NamedTuple):
 def differences(table: Table, baseline: str) -> list[Difference]:
     """Compare every other method with the baseline."""
     if baseline not in table.methods:
-        raise ConfigError(f"--baseline {baseline} is not among the runs; {nearest(baseline, table.methods)}")
+        raise ConfigError(f"baseline {baseline!r} is not among the runs; {nearest(baseline, table.methods)}")
     by_method = {method: paired(table, method, baseline) for method in table.methods if method != baseline}
     by_method = {method: gaps for method, gaps in by_method.items() if gaps}
     t = holm([t_test(gaps) for gaps in by_method.values()])
@@ -129,7 +129,7 @@ def caption(table: Table, baseline: str) -> str:
     """Describe the numbers."""
     return (
         f"Points above {baseline} in {table.measure}, {table.selection}, over pairs of target and seed; p-values after "
-        f"Holm's correction over {len(table.methods) - 1} methods{ranked_pairs(table)}"
+        f"Holm's correction over {len(table.methods) - 1} methods, intervals without it{ranked_pairs(table)}"
     )
 
 

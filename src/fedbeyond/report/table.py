@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from ..errors import ConfigError, nearest
 from ..evaluation.cautions import majority_rate
-from ..evaluation.rules import CAPTIONS, RULES, configured_rule, unseen
-from ..evaluation.selection import Line, class_counts, is_undefined, source_mean
+from ..evaluation.rules import CAPTIONS, RULES, UNVALIDATED, configured_rule, unseen
+from ..evaluation.selection import CRITERIA, Line, class_counts, is_undefined, source_mean, validated
 from ..spec import unseen_domains
 from . import layout
 
@@ -84,8 +84,11 @@ class Table(NamedTuple):
 
     @property
     def selection(self) -> str:
-        """Describe the rule that chose a round of each run."""
-        return CAPTIONS[self.rule]
+        """Describe the rule that chose a round of each run; without validation scores it is the last."""
+        without = [run for run in self.runs.values() if self.rule in CRITERIA and not validated(run)]
+        if len(without) < len(self.runs):
+            return CAPTIONS[self.rule] + (f" ({len(without)} of {len(self.runs)}: {UNVALIDATED})" if without else "")
+        return UNVALIDATED if without else CAPTIONS[self.rule]
 
     @property
     def caption(self) -> str:
@@ -124,7 +127,7 @@ def in_domain_score(line: Line, metric: str) -> float:
     except KeyError as error:
         raise ConfigError(
             f"the results of {line['method']}, {line['target']} unseen, hold no in-domain {error.args[0]}; run with "
-            "train.test = 0.1 (a share of each site's images) to get one, or choose another --metric"
+            "train.test = 0.1 (a share of each site's images) to get one, or choose another metric"
         ) from None
 
 

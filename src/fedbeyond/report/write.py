@@ -43,10 +43,11 @@ def write_report(
     figures: Path | None = None,
     batchnorm: str | None = None,
     lines: list[Line] | None = None,
+    quiet: bool = False,
 ) -> None:
     """Write a table or page of runs; optionally with a paper's numbers, differences to a baseline, costs, figures.
 
-    `lines` are the result lines of the runs, if they have been loaded already.
+    `lines` are the result lines of the runs, if they have been loaded already. `quiet` does not print the file's name.
     """
     if style not in FORMATS:
         raise ConfigError(f"format {style!r} is not known; {nearest(style, FORMATS)}")
@@ -89,7 +90,8 @@ def write_report(
         sys.stdout.write(content)
     else:
         write(out, content.encode())
-        print(f"report: {out.resolve()}")
+        if not quiet:
+            print(f"report: {out.resolve()}")
     if figures:
         from .figure import save
 

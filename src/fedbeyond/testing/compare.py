@@ -4,11 +4,17 @@ import torch
 from torch import Tensor
 
 from .. import tree
+from ..errors import FederationError
 from ..tree import Tree
 
 
 class LawBroken(AssertionError):
     """A method breaks one of the laws."""
+
+
+def rejection(error: FederationError) -> str:
+    """Say why a method's replies were rejected, with the undeclared names, which results do not hold."""
+    return f"its replies were rejected: {error} ({error.__cause__ or 'by the gate'})"
 
 
 def ensure_equal(got: Tree, want: Tree, complaint: str) -> None:

@@ -1,7 +1,6 @@
 """The laws that every method and every composition obeys; check your own method with `check_method`.
 
-A law takes a function that returns the method, so that it can detect a method with state outside its trees. It raises
-`LawBroken` with the reason.
+A law takes a function that returns the method, to detect state outside its trees, and raises `LawBroken` with a reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -13,20 +12,23 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import tree
+from .._method import Method
+from ..classifier import Task
 from ..engine.protocol import Federation
 from ..engine.rounds import participants, play, start
 from ..engine.simulator import Simulator
 from ..errors import FederationError
-from ..method import Method
 from ..methods.fedavg import fedavg
 from ..server import ModelStore, Reply, Round, by_size, uniform
 from ..tree import Tree
 from . import toy
-from .compare import LawBroken, ensure_close, ensure_equal
+from .compare import LawBroken, ensure_close, ensure_equal, rejection
 from .faults import FAULTS, FAULTY, Fault, Faulty, Wire, through_bytes
+from .network_use import ensure_needs, recording
 from .reordered import with_mean_replies, with_reversed_replies
 from .simulators import CachingSimulator, PuritySimulator, RecordingSimulator, recording_round, recording_site
 from .statistics import ensure_reestimable
+from .toy import simulator
 
 Factory = Callable[[], Method]
 Law = Callable[[Factory], None]
@@ -41,11 +43,12 @@ def simulate(
     asked: int | None = None,
     quorum: int | None = None,
     make_round: type[Round] = Round,
+    task: Task | None = None,
 ) -> tuple[Tree, list[dict[str, Any]]]:
     """Run a few rounds on the toy sites, all or `asked` of them per round; return the last state and the round log."""
-    federation = federation or Simulator(method.client, toy.sites(method, sizes))
-    clients, gate, round_log, store = federation.clients, toy.gate(method, sizes, quorum), [], ModelStore()
-    state = start(method, clients, toy.shared(method))
+    federation = federation or Simulator(method.client, toy.sites(method, sizes, task))
+    clients, gate, round_log, store = federation.clients, toy.gate(method, sizes, quorum, task), [], ModelStore()
+    state = start(method, clients, toy.shared(method, task))
     for number in range(rounds):
         now = make_round(number, rounds, participants(clients, asked, 0, number), clients, store=store)
         state, record = play(method, state, now, federation, gate)
@@ -61,21 +64,17 @@ class Reference(NamedTuple):
     client_states: Tree
     kept: Set[str]  # names of the entries of the sites' private states
     reads: Set[str]  # where the method read the total number of rounds
+    uses: Set[str]  # what it used of its network beyond logits
     method: Method
 
 
 @lru_cache(maxsize=16)
 def reference(make: Factory) -> Reference:
     """Run a method without faults, once for all its laws."""
-    method, reads = make(), set[str]()
-    federation = RecordingSimulator(method.client, toy.sites(method, make=recording_site(reads)))
+    method, reads, uses = make(), set[str](), set[str]()
+    federation = RecordingSimulator(method.client, toy.sites(method, task=recording(uses), make=recording_site(reads)))
     state, round_log = simulate(method, federation=federation, make_round=recording_round(reads))
-    return Reference(state, round_log, federation.client_states, federation.kept, reads, method)
-
-
-def simulator(method: Method) -> Simulator:
-    """Return a simulator of the toy sites."""
-    return Simulator(method.client, toy.sites(method))
+    return Reference(state, round_log, federation.client_states, federation.kept, reads, uses, method)
 
 
 def deterministic(make: Factory) -> None:
@@ -164,12 +163,12 @@ def pure(make: Factory) -> None:
 
 
 def declared(make: Factory) -> None:
-    """Require that exactly what is declared leaves a site (`sends`) and stays there (`keeps`), and `uses_total`."""
+    """Require that exactly what is declared leaves a site, stays there, is read (`uses_total`) and used (`needs`)."""
     method = make()
     try:
         round_log = reference(make).round_log
     except FederationError as error:
-        raise LawBroken(f"its replies were rejected: {error}") from error
+        raise LawBroken(rejection(error)) from error
     sent = {(entry.request, entry.name) for record in round_log for entry in record["ledger"]}
     expected = {(kind, name) for kind, names in method.sends.items() for name in names}
     if any(len({entry[:3] for entry in record["ledger"]}) < len(record["ledger"]) for record in round_log):
@@ -198,6 +197,7 @@ def declared(make: Factory) -> None:
             f"uses_total declares {sorted(method.uses_total)}, but in {ROUNDS} rounds it reads neither Round.total nor "
             "Site.rounds: leave it out"
         )
+    ensure_needs(method, reference(make).uses, lambda: simulate(method, 1, task=toy.LOGITS_ONLY))
 
 
 def fault_tolerant(make: Factory, faults: Sequence[Fault] = FAULTS) -> None:
@@ -245,14 +245,18 @@ LAWS: dict[str, Law] = {
 }
 
 
+@toy.one_thread()
 def check_method(make: Factory, against: Sequence[Factory] = (), laws: Mapping[str, Law] = LAWS) -> None:
     """Check a method against every law; raise `LawBroken` at the first law it breaks."""
     all_laws: dict[str, Law] = {**laws, "alive": partial(alive, against=against)}
+    make = partial(make)  # a new function: nothing cached by an earlier check is used
     for name, law in all_laws.items():
         try:
             law(make)
         except LawBroken as broken:
             raise LawBroken(f"{name}: {broken}") from None
+        except FederationError as error:
+            raise LawBroken(f"{name}: {rejection(error)}") from error
 
 
 def _baseline(make: Factory) -> Factory:

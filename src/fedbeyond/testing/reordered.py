@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .. import tree
-from ..method import Method
+from .._method import Method
 from ..server import Conversation, Reply, Request, Round, Weighting
 from ..tree import Tree
 

@@ -1,8 +1,8 @@
 """Check that re-estimating the BatchNorm statistics of a method's model at the toy sites is consistent."""
 
+from .._method import Method
 from ..engine.gate import Answers
 from ..engine.reestimation import Measure, SuspendedPasses, moments_of, reestimate_models
-from ..method import Method
 from ..networks.moments import levels, tracked_layers
 from ..server import Failure, Request
 from ..tree import Tree

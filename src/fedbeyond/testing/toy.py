@@ -1,22 +1,36 @@
 """Three tiny sites and a tiny network, so that checking a law is fast."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .._method import Method
 from ..classifier import Classifier, Networks, Task, read
 from ..data.partition.pooling import pool
 from ..engine.gate import Gate
+from ..engine.simulator import Simulator
 from ..experiment.build import networks
 from ..images import Split
-from ..method import Method
 from ..site import Site
 from ..spec import POOLED
 from ..tree import Tree
 
 SIZES = {"east": 12, "north": 16, "west": 20}
 CLASSES = ("red", "green", "blue")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Give torch one thread while the block runs: on data this small, several only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def tiny(task: Task) -> Classifier:
@@ -34,6 +48,12 @@ def deeper(task: Task) -> Classifier:
     return net
 
 
+def logits_only(task: Task) -> nn.Module:
+    """Build a plain module, of which a method can use only the logits."""
+    body = nn.Conv2d(task.shape[0], 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+    return nn.Sequential(*body, nn.Flatten(), nn.Linear(4, len(task.classes)))
+
+
 class Deeper(nn.Module):
     """Two parallel convolutions, and a normalisation of their sum."""
 
@@ -49,6 +69,7 @@ class Deeper(nn.Module):
 
 TASK = Task(CLASSES, (3, 6, 6), tiny, len(SIZES))
 DEEPER = TASK._replace(network=deeper)
+LOGITS_ONLY = TASK._replace(network=logits_only)
 
 
 def domains(sizes: dict[str, int] = SIZES) -> dict[str, dict[str, Split]]:
@@ -93,3 +114,8 @@ def gate(method: Method, sizes: dict[str, int] = SIZES, quorum: int | None = Non
     """Return the gate for the toy sites."""
     samples = {POOLED: sum(sizes.values())} if method.pooled else sizes
     return Gate(method.sends, shared(method, task), samples, quorum)
+
+
+def simulator(method: Method) -> Simulator:
+    """Return a simulator of the toy sites."""
+    return Simulator(method.client, sites(method))

@@ -7,13 +7,19 @@ The amplitudes of an image's spectrum carry its style, the phases its shapes. Wi
 phases, and its amplitudes are mixed with those of another image of the same site.
 """
 
+from typing import Annotated
+
+from .._method import Method, Share, augmented
 from ..data.augment.style import amplitude_mix, repaint
 from ..errors import ConfigError
-from ..method import Method, Share, augmented
 
 
-def am(method: Method, strength: Share = 1.0, chance: Share = 0.5) -> Method:
-    """Mix the amplitudes of the images within a batch, with probability `chance` for each batch."""
+def am(
+    method: Method,
+    strength: Annotated[Share, "upper bound of the other image's share, lambda"] = 1.0,
+    chance: Annotated[Share, "probability that a batch is mixed"] = 0.5,
+) -> Method:
+    """Mix the amplitudes of the images within a batch."""
     if not method.amplitudes:
         raise ConfigError(
             "am mixes the amplitudes of images, but this method gives all images the same amplitudes: remove "

@@ -11,20 +11,20 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from .._method import Method, augmented
 from ..data.augment import style
 from ..data.augment.augmix import aug_mix
-from ..method import Method, augmented
 
 PRESETS = {"paper": {"views": 2}}
 
 
 def augmix(
     method: Method,
-    views: NonNegativeInt = 1,
-    width: PositiveInt = 3,
-    depth: PositiveInt | None = None,
-    severity: Annotated[float, Field(ge=0.1, le=10)] = 3.0,
+    views: Annotated[NonNegativeInt, "views added for each image; 0: a view replaces the image"] = 1,
+    width: Annotated[PositiveInt, "chains of operations that are blended"] = 3,
+    depth: Annotated[PositiveInt | None, "operations in a chain; none: one to three, drawn"] = None,
+    severity: Annotated[float, Field(ge=0.1, le=10), "largest magnitude of operations, in tenths"] = 3.0,
 ) -> Method:
-    """Add `views` AugMix views of each image to a batch (views=0: replace the images)."""
+    """Add `views` AugMix views of each image to a batch."""
     paint = aug_mix(width, depth, severity)
     return augmented(method, "augmix", style.views(paint, views) if views else style.repaint(paint))

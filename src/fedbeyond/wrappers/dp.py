@@ -22,9 +22,9 @@ from pydantic import Field
 from torch import Tensor
 
 from .. import tree
+from .._method import Method, Privacy, starting_point
 from ..classifier import batchnorm_layers
 from ..errors import ConfigError
-from ..method import Method, Privacy
 from ..server import MAX_WEIGHT, Request
 from ..site import Site
 from ..tree import Tree
@@ -35,9 +35,9 @@ LEAST = 0.01  # lower bound of values that must be positive, relative to clip + 
 
 def dp(
     method: Method,
-    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0,
-    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5,
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False), "length to which a reply is clipped, C"] = 1.0,
+    noise: Annotated[float, Field(ge=0, allow_inf_nan=False), "standard deviation z, over the sensitivity 2 C"] = 1.0,
+    delta: Annotated[float, Field(gt=0, lt=1), "delta at which epsilon is computed"] = 1e-5,
 ) -> Method:
     """Clip each reply to the length `clip` and add Gaussian noise of standard deviation 2 * clip * `noise` to it."""
     if method.pooled:
@@ -80,19 +80,12 @@ def dp(
         return tree.unflatten({path: with_noise(path, leaf) for path, leaf in flat.items()})
 
     client = method.client._replace(postprocess=postprocess)
-    privacy = Privacy(partial(epsilon, noise, delta), delta, client, method.sends)
-    return replace(method, client=client, privacy=privacy)
-
-
-def starting_point(body: Tree, path: tuple[str, ...]) -> Tree:
-    """Return the values at `path` of a request from which training started, or {} if there are none.
-
-    If the request has a `start`, training started from these parameters instead of the model's.
-    """
-    values = body | ({"model": body["model"] | {"params": body["start"]}} if "start" in body else {})
-    for key in path:
-        values = values.get(key, {})
-    return values if path else {}
+    sends = {
+        kind: {name: sent._replace(within=None) for name, sent in names.items()}  # noise leaves every range
+        for kind, names in method.sends.items()
+    }
+    privacy = Privacy(partial(epsilon, noise, delta), delta, client, sends, noise)
+    return replace(method, client=client, sends=sends, privacy=privacy)
 
 
 def clipped(steps: dict[str, Tensor], clip: float) -> dict[str, Tensor]:

@@ -7,15 +7,15 @@ in the next average:  a_i += d * (1 - r/R) * (G_i - mean G) / max |G - mean G|, 
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
+from .._method import Method, also, loss
 from ..client import Client
 from ..errors import ConfigError
-from ..method import Method, also, scalar
 from ..server import Reply, Round, Weighting, by_size, uniform
 from ..site import Site
 from ..tree import Tree
@@ -28,12 +28,12 @@ PRESETS = {
 
 def ga(
     method: Method,
-    step: NonNegativeFloat = 0.05,
-    decay: bool = True,
-    metric: Literal["loss", "accuracy"] = "loss",
-    center: bool = True,
-    norm: Literal["maxabs", "max"] = "maxabs",
-    shared_step: bool = False,
+    step: Annotated[NonNegativeFloat, "largest change of a weight in a round, d in Eq. 3"] = 0.05,
+    decay: Annotated[bool, "shrink the step linearly to zero over the run"] = True,
+    metric: Annotated[Literal["loss", "accuracy"], "gap in validation loss, or in accuracy"] = "loss",
+    center: Annotated[bool, "subtract the mean gap"] = True,
+    norm: Annotated[Literal["maxabs", "max"], "divide by the largest absolute gap, or the largest gap"] = "maxabs",
+    shared_step: Annotated[bool, "divide the step by the number of sites"] = False,
 ) -> Method:
     """Raise the aggregation weights of the sites on which the averaged model generalizes worst."""
     if method.pooled:
@@ -42,6 +42,8 @@ def ga(
         raise ConfigError(
             "ga sets the aggregation weights, but this method or a wrapper of it does that itself: remove one of them"
         )
+
+    score = (loss if metric == "loss" else loss._replace(within=(-1.0, 0.0)))._replace(evaluates="val")
 
     def move(gaps: Tensor, pace: float) -> Tensor:  # Eq. 3, first half
         excess = gaps - gaps.mean() if center else gaps
@@ -68,7 +70,7 @@ def ga(
         method,
         client=with_validation_scores(method.client, metric),
         weighting=Weighting(equal_weights, update),
-        sends=also(method.sends, "train", ga_received=scalar, ga_trained=scalar),
+        sends=also(method.sends, "train", ga_received=score, ga_trained=score),
         uses_total=method.uses_total | ({"ga(decay=true)"} if decay else set()),
         linear_aggregation=False,  # the server needs every site's gap
     )

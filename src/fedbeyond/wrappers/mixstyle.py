@@ -15,8 +15,8 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
+from .._method import Method, Share
 from ..classifier import Classifier, Networks, Task, at_stages
-from ..method import Method, Share
 from ..tree import Tree
 
 PRESETS: dict[str, Tree] = {"paper": {}}
@@ -26,9 +26,9 @@ SPATIAL = (2, 3)  # dimensions of feature maps: height and width
 
 def mixstyle(
     method: Method,
-    depth: Annotated[int, Field(ge=1, le=3)] = 3,
-    alpha: PositiveFloat = 0.1,
-    chance: Share = 0.5,
+    depth: Annotated[int, Field(ge=1, le=3), "stages after which styles are mixed, from the shallowest"] = 3,
+    alpha: Annotated[PositiveFloat, "parameter of Beta(alpha, alpha), from which shares are drawn"] = 0.1,
+    chance: Annotated[Share, "probability that a batch is mixed after a stage"] = 0.5,
 ) -> Method:
     """Mix the styles of early feature maps within a batch, after each of `depth` stages with probability `chance`."""
 
@@ -39,7 +39,7 @@ def mixstyle(
                 at_stages(net, "mixstyle", partial(while_training, net, alpha, chance), depth)
         return nets
 
-    return replace(method, networks=networks)
+    return replace(method, networks=networks, needs=method.needs | {"stages"})
 
 
 def while_training(net: nn.Module, alpha: float, chance: float, maps: Tensor) -> Tensor | None:

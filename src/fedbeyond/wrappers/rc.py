@@ -7,30 +7,32 @@ versions must rely on shapes. With any method: each batch gets such views, which
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
+from .._method import Method, Share, augmented
 from ..data.augment import style
-from ..method import Method, Share, augmented
 
 PRESETS = {
     "img": {"views": 0, "mix": False, "keep": 0.5},  # RC_img1-7, p = 0.5
     "mix": {"views": 0},  # RC_mix1-7
 }
 
-Sizes = Sequence[PositiveInt]
+Sizes = Annotated[Sequence[PositiveInt], "sizes of kernels, one of which is drawn; odd numbers"]
+Mix = Annotated[bool, "blend the convolved image with the image, by a random share"]
 
 
 def rc(
     method: Method,
-    views: NonNegativeInt = 1,
+    views: Annotated[NonNegativeInt, "views added for each image; 0: a view replaces the image"] = 1,
     sizes: Sizes = (1, 3, 5, 7),
-    mix: bool = True,
-    keep: Share = 0.0,
+    mix: Mix = True,
+    keep: Annotated[Share, "probability that a batch is not changed"] = 0.0,
 ) -> Method:
-    """Add `views` randomly convolved views of each image to a batch (views=0: replace the images)."""
+    """Add `views` randomly convolved views of each image to a batch."""
     paint = random_convolution(sizes, mix, keep)
     return augmented(method, "rc", style.views(paint, views) if views else style.repaint(paint))
 

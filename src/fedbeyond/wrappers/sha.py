@@ -13,35 +13,40 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from .. import tree
+from .._method import MAX_LOSS, Method, Sent, also, parameters
 from ..errors import ConfigError
-from ..method import Method, Sent, also, parameters
 from ..server import Conversation, Reply, Request, Round, Server, by_size, uniform
 from ..site import Site, derive
 from ..tree import Tree
 
 PRESETS = {"paper": {"rho": 1e-7}}
 
-Norm = Literal["linf", "l2"]
+Rho = Annotated[NonNegativeFloat, "size of the perturbation, rho"]
+Norm = Annotated[Literal["linf", "l2"], "perturb along the gradient's sign, or its direction"]
+Beta = Annotated[NonNegativeFloat, "exponent of the scores in the weights, beta in Eq. 6; 0: equal weights"]
+History = Annotated[NonNegativeInt, "earlier models of a site that are averaged in, at most; k"]
+Evaluators = Annotated[PositiveInt | None, "sites that evaluate the models, drawn for each round; none: all"]
+ExcludeSelf = Annotated[bool, "leave a site's own loss out of its model's score"]
 OWNER = "sha"  # of entries in the model store: a site's model of one round, named "<site>/<round>"
-MIN_LOSS, MAX_LOSS = 1e-8, 1e8  # bounds of a loss: scores divide by it, and it may not be finite
+MIN_LOSS = 1e-8  # scores divide by a loss, which may also not be finite
 
 
 def sha(
     method: Method,
-    rho: NonNegativeFloat = 0.05,
+    rho: Rho = 0.05,
     norm: Norm = "l2",
-    beta: NonNegativeFloat = 0.3,
-    history: NonNegativeInt = 4,
-    evaluators: PositiveInt | None = None,
-    exclude_self: bool = False,
-    warmup: NonNegativeInt = 0,
+    beta: Beta = 0.3,
+    history: History = 4,
+    evaluators: Evaluators = None,
+    exclude_self: ExcludeSelf = False,
+    warmup: Annotated[NonNegativeInt, "first rounds, with equal weights and without earlier models"] = 0,
 ) -> Method:
     """Weight each site's model by how well all sites do with a perturbed copy of it."""
     if method.pooled:
@@ -103,13 +108,14 @@ def sha(
                 return {**end.value, "sha_history": kept["history"], "diagnostics": diagnostics}
 
     sends = also(method.sends, "train", sha_sharp=parameters("model", "params"))
+    losses = Sent("scalars", example_losses, positive=True, within=(0.0, MAX_LOSS), evaluates="val")
     return replace(
         method,
         client=method.client.also(train=train, sha_score=evaluate),
         server=Server(lambda nets: method.server.init(nets) | {"sha_history": {}, "diagnostics": {}}, round),
         weighting=None,
         linear_aggregation=False,  # every site's model is sent to all sites
-        sends=also(sends, "sha_score", losses=Sent("scalars", example_losses, positive=True)),
+        sends=also(sends, "sha_score", losses=losses),
     )
 
 

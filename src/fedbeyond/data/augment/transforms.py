@@ -26,18 +26,17 @@ RATIOS = (3 / 4, 4 / 3)  # of width to height of a crop
 
 
 def custom(
-    zoom: Part = 1.0,
-    crop: Sequence[Part] | None = None,
-    pad: Annotated[int, Field(ge=0)] = 0,
-    flip: Share = 0.0,
-    jitter: Sequence[Annotated[float, Field(ge=0)]] = (0.0, 0.0, 0.0, 0.0),
-    grey: Share = 0.0,
+    zoom: Annotated[Part, "share of each side that the middle part has, which is enlarged"] = 1.0,
+    crop: Annotated[Sequence[Part] | None, "smallest and largest share of a random crop's area; none: no crop"] = None,
+    pad: Annotated[int, Field(ge=0), "largest random shift in pixels"] = 0,
+    flip: Annotated[Share, "probability of mirroring left to right"] = 0.0,
+    jitter: Annotated[
+        Sequence[Annotated[float, Field(ge=0)]],
+        "largest change of brightness, contrast, saturation and hue (hue: at most 0.5)",
+    ] = (0.0, 0.0, 0.0, 0.0),
+    grey: Annotated[Share, "probability of removing the colours"] = 0.0,
 ) -> Augment:
-    """Combine centre `zoom`, random `crop`, shift by `pad`, `flip`, colour `jitter` and `grey` of your choice.
-
-    `crop` is the smallest and largest share of the image's area that a random crop has. `jitter` is how much
-    brightness, contrast, saturation and hue may change, hue by at most 0.5. `flip` and `grey` are probabilities.
-    """
+    """Combine centre `zoom`, random `crop`, shift by `pad`, `flip`, colour `jitter` and `grey` of your choice."""
     if crop is not None and (len(crop) != 2 or crop[0] > crop[1]):
         raise ValueError(f"crop={list(crop)} is not valid: give two shares of the area, as in crop=[0.7, 1.0]")
     if len(jitter) != 4 or jitter[3] > 0.5:

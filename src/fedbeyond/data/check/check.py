@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ...errors import ConfigError, DataError, nearest
-from ...images import Domains
+from ...images import Dataset
 from ..datasets._benchmarks import KNOWN, locate
 from ..datasets._folder import list_folder
 from ..datasets.facts import FACTS, Release, total
@@ -17,7 +17,7 @@ from ..datasets.readers import recognise
 from ..datasets.readers.arrays import list_arrays
 from ..datasets.readers.folders import folders
 from ..finding import Finding, count_findings, printable, report_lines
-from ..storage.cache import digest, home
+from ..storage.cache import PICTURES, digest, home
 from ..storage.decode import decoded
 from ..storage.listing import Files, Listing
 from .findings import bare_images, closest_release, count_images, inspect, unknown_folders
@@ -70,7 +70,7 @@ def check(given: str | Path, name: str = "", picture: Path | None = None) -> tup
 def picture_in_cache(given: str) -> Path:
     """Return a file beside the cache of decoded images for the picture of a folder; an older one is removed."""
     root = Path(given).expanduser().resolve()
-    path = home() / "pictures" / f"{printable(root.name)}-{digest(printable(str(root)))[:8]}.png"
+    path = home() / PICTURES / f"{printable(root.name)}-{digest(printable(str(root)))[:8]}.png"
     path.unlink(missing_ok=True)
     return path
 
@@ -186,7 +186,7 @@ def _report(
     return printable("\n".join(lines) + "\n")
 
 
-def _sample(listing: Listing, scanned: Scan) -> Domains:
+def _sample(listing: Listing, scanned: Scan) -> Dataset:
     """Decode a few images of each class that can be opened, without the cache."""
     bad = {image.name for image in (*scanned.missing, *scanned.broken)}
     classes, images = listing.classes[:PICTURE_CLASSES], {}
@@ -196,4 +196,4 @@ def _sample(listing: Listing, scanned: Scan) -> Domains:
         few = np.array([decoded(pixels, row, PICTURE_SIZE) for row in rows], np.uint8)
         few = few.reshape(-1, 3, PICTURE_SIZE, PICTURE_SIZE)  # also if there are none
         images[domain] = torch.from_numpy(few), torch.from_numpy(labels[rows])
-    return Domains(classes, images)
+    return Dataset(classes, images)

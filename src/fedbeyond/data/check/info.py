@@ -6,6 +6,7 @@ from ...errors import ConfigError, nearest
 from ..datasets._benchmarks import ALL_CLASSES, KNOWN
 from ..datasets.facts import FACTS, Count, total
 from ..datasets.naming import Known
+from ..finding import WIDTH
 
 MAX_COLUMNS = 12  # classes that fit beside each other
 
@@ -62,7 +63,11 @@ def count_table(
         rows.append((domain, *each, *map(str, sums[domain])))
     blanks = ("",) * (len(rows[0]) - 1 - len(sides))
     rows.append(("all", *blanks, *(str(sum(column)) for column in zip(*sums.values(), strict=True))))
-    return [f"  {line}" for line in align(rows)]
+    lines = align(rows)
+    if expected is None and full and max(map(len, lines)) > WIDTH - 2:
+        by_class = align([*zip(("class", *rows[0][1:]), *rows[1:], strict=True)])
+        lines = min(lines, by_class, key=lambda lines: max(map(len, lines)))
+    return [f"  {line}" for line in lines]
 
 
 def class_count(known: Known) -> str:

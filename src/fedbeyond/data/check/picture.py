@@ -1,17 +1,19 @@
 """Draw a picture of a dataset: a row for each domain, with a few images of each class."""
 
+import io
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from ..._io import storage_errors
+from ..._io import PRIVATE_FOLDER, create_private, storage_errors, write
 from ...errors import ConfigError, StorageError
-from ...images import Domains
+from ...images import Dataset
 from ..finding import printable
+from ..storage.cache import home
 
 
-def draw(domains: Domains, path: Path, each: int = 3, least: int = 64) -> None:
+def draw(domains: Dataset, path: Path, each: int = 3, least: int = 64) -> None:
     """Write a grid of images to a file; each image is at least `least` pixels wide."""
     from PIL import Image, ImageDraw
 
@@ -33,12 +35,18 @@ def draw(domains: Domains, path: Path, each: int = 3, least: int = 64) -> None:
                 pixels = images[index].permute(1, 2, 0).expand(-1, -1, 3).numpy()
                 tile = Image.fromarray(np.repeat(np.repeat(pixels, times, 0), times, 1))
                 canvas.paste(tile, (margin + side * (each * column + position), top + side * row))
+    content = io.BytesIO()
+    try:
+        canvas.save(content, Image.registered_extensions().get(path.suffix.lower()))
+    except (ValueError, OSError):  # an unknown ending, or one of a format that PIL only reads
+        raise ConfigError(f"{path}: not a kind of picture; give --out a file name that ends in .png") from None
+    in_cache = home() in path.parents
     with storage_errors(path):
+        if in_cache:
+            home().mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            create_private(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            canvas.save(path)
-        except ValueError as error:
-            raise ConfigError(f"{path}: {error}; give --out a file name that ends in .png") from None
+    write(path, content.getvalue(), private=in_cache)
 
 
 def ensure_new(path: Path) -> None:

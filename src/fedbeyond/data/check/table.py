@@ -1,18 +1,18 @@
 """`fedbeyond data check` for tables: the kind of each column, the rows of each site, and what is wrong with them."""
 
+from inspect import signature
 from pathlib import Path
 
 from ...errors import ConfigError, DataError, MissingError, nearest
 from ...spec import Part, parse
 from ..datasets._folder import is_image
-from ..datasets._table import Texts, survey
+from ..datasets._table import Texts, no_features, row_groups, survey, table
 from ..datasets.columns import Names, canonical, inspect_label, is_missing, rare_classes, sort_categories
 from ..datasets.table_rows import Record, by_column, by_file, read_records
 from ..datasets.table_summary import summary
 from ..finding import Finding, count_findings, printable, report_lines
 
 NOT_TABLES = {".npz", ".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".pkl", ".h5", ".hdf5", ".mat", ".npy"}
-OPTIONS = ("path", "label", "site", "columns", "categorical", "drop", "missing")
 NO_SITE = "all"  # stands for the sites of a file while the column of sites is not known
 
 
@@ -29,9 +29,10 @@ def check_table(given: str) -> tuple[str, bool]:
     from pydantic import ValidationError, validate_call
 
     part = parse(given)[0] if given.startswith("table(") else Part("table", options={"path": given})
+    known = signature(table).parameters
     for key in part.options:
-        if key not in OPTIONS:
-            raise ConfigError(f"table has no option {key!r}; {nearest(key, OPTIONS)}")
+        if key not in known:
+            raise ConfigError(f"table has no option {key!r}; {nearest(key, known)}")
     try:
         return validate_call(_check)(**part.options)
     except ValidationError as error:
@@ -47,10 +48,13 @@ def _check(
     categorical: Names = (),
     drop: Names = (),
     missing: Texts = (),
+    groups: str = "",
 ) -> tuple[str, bool]:
     try:
         records = _read(path, site, columns, tuple(map(str, missing)))
-        features, findings = survey(records, path, label, categorical, (*drop, *([site] if site else [])))
+        features, findings = survey(records, path, label, categorical, no_features(drop, site, label, groups))
+        for rows in records.values() if groups else ():
+            row_groups(rows, groups, path)
     except MissingError:
         raise
     except DataError as error:

@@ -4,17 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
-
 from ...errors import MissingError
-from ...images import Domains
+from ...images import Dataset
 from ...spec import parse
-from ..storage.cache import load, report
+from ..storage.cache import Size, load, report
 from ..storage.listing import Listing
 from .naming import Known, Names, match_paths, spellings, subfolders
 from .readers import READERS, recognise
 
-Size = Annotated[int, Field(gt=0)]
+Root = Annotated[str, "the folder; 'fedbeyond data info NAME' prints the layouts that can be read"]
 
 ALL_CLASSES = 345  # of DomainNet
 
@@ -109,10 +107,10 @@ def outline(spelled: str) -> Outline | None:
     return Outline(spec.name, known.domains, classes, (3, size, size))
 
 
-def benchmark(name: str, contents: str) -> Callable[[str, int], Domains]:
+def benchmark(name: str, contents: str) -> Callable[[str, int], Dataset]:
     """Return the function that reads a known dataset from its folder."""
 
-    def read(root: str = f"data/{name}", size: Size = KNOWN[name].size) -> Domains:
+    def read(root: Root = f"data/{name}", size: Size = KNOWN[name].size) -> Dataset:
         return find(name, KNOWN[name], root, size)
 
     read.__doc__ = f"Read {contents}."
@@ -137,13 +135,17 @@ gdrbench = benchmark(
 isic2019 = benchmark("isic2019", "ISIC 2019: 8 kinds of skin lesions from six centres; 23,247 images")
 
 
-def domainnet(root: str = "data/domainnet", size: Size = 224, classes: Literal["ten", "all"] = "ten") -> Domains:
-    """Read DomainNet: objects in six styles; `classes` is ten (those of FedBN and GA) or all (those of the folders)."""
+def domainnet(
+    root: Root = "data/domainnet",
+    size: Size = 224,
+    classes: Annotated[Literal["ten", "all"], "the ten classes of FedBN and GA, or all of the folders"] = "ten",
+) -> Dataset:
+    """Read DomainNet: objects in six styles."""
     known = KNOWN["domainnet"]
     return find("domainnet", known if classes == "ten" else known._replace(classes=(), subset=False), root, size)
 
 
-def find(name: str, known: Known, root: str, size: int) -> Domains:
+def find(name: str, known: Known, root: str, size: int) -> Dataset:
     """Load a known dataset from a folder, with domains and classes in the usual order; print its layout."""
     listing = locate(name, known, root)
     images = sum(len(records.labels) for records in listing.domains.values())

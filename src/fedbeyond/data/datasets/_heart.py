@@ -3,7 +3,9 @@
 Janosi, Steinbrunn, Pfisterer, Detrano: Heart Disease; UCI Machine Learning Repository; https://doi.org/10.24432/C52P4X
 """
 
-from ...images import Domains
+from typing import Annotated
+
+from ...images import Dataset
 from ._table import assemble
 from .columns import is_number
 from .table_rows import Row, by_file
@@ -16,13 +18,13 @@ CATEGORICAL = ("sex", "cp", "fbs", "restecg", "exang", "slope", "thal")
 NEVER_ZERO = ("trestbps", "chol")  # a zero means that it was not measured
 
 
-def heart(root: str = "data/heart") -> Domains:
+def heart(root: Annotated[str, "the folder with the files processed.HOSPITAL.data"] = "data/heart") -> Dataset:
     """Read heart disease (yes or no) of patients in four hospitals: 920 rows, in files processed.HOSPITAL.data."""
     path = f"{root}/processed.*.data"
     records = {
         site: [row._replace(values=clean(row.values)) for row in rows] for site, rows in by_file(path, COLUMNS).items()
     }
-    return assemble(records, path, "num", CATEGORICAL, ())
+    return assemble(records, path, "num", CATEGORICAL)
 
 
 def clean(row: Row) -> Row:

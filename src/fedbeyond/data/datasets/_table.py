@@ -6,17 +6,18 @@ alone. Sites must agree beforehand only on the list of columns and on the names 
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...errors import DataError
-from ...images import Domains
+from ...images import Dataset, Notes
 from ...spec import parse
-from ..finding import Finding, wrapped_notes
+from ..finding import Finding, shortened, wrapped_notes
 from .columns import (
     Cell,
     Column,
@@ -31,7 +32,8 @@ from .columns import (
     sort_categories,
     variants,
 )
-from .table_rows import Record, Row, by_column, by_file, read, require_column, require_columns
+from .grouping import group_name
+from .table_rows import Record, Row, by_column, by_file, read_records, require_column, require_columns
 from .table_summary import summary
 
 Rows = tuple[Tensor, Tensor]  # features and labels
@@ -46,19 +48,16 @@ class Survey(NamedTuple):
 
 
 def table(
-    path: str = "",
-    label: str = "",
-    site: str = "",
-    columns: Names = (),
-    categorical: Names = (),
-    drop: Names = (),
-    missing: Texts = (),
-) -> Domains:
-    """Read CSV with a `label` column: one file with a `site` column, or a file for each site, as path='heart/*.csv'.
-
-    `columns` names the columns of a file without a header; `categorical` names columns of numbers that are categories;
-    `drop` names columns to leave out; `missing` lists texts that mean a missing value, besides `?`, `NA` and others.
-    """
+    path: Annotated[str, "CSV file, or a pattern with a file for each site: 'heart/*.csv'"] = "",
+    label: Annotated[str, "column of the class"] = "",
+    site: Annotated[str, "column of the site, if one file holds all sites"] = "",
+    columns: Annotated[Names, "names of the columns of a file without a header"] = (),
+    categorical: Annotated[Names, "columns of numbers that are categories"] = (),
+    drop: Annotated[Names, "columns to leave out"] = (),
+    missing: Annotated[Texts, "texts that mean a missing value, besides ?, NA and others"] = (),
+    groups: Annotated[str, "column of patients, for train.disjoint; it is then no feature"] = "",
+) -> Dataset:
+    """Read CSV with a `label` column: one file with a `site` column, or a file for each site, as path='heart/*.csv'."""
     if not path or not label:
         raise DataError(
             f"table has path={path!r} and label={label!r} and needs both: "
@@ -66,17 +65,24 @@ def table(
         )
     absent = tuple(map(str, missing))
     records = by_file(path, columns, absent) if "*" in path else by_column(path, site, columns, absent)
-    return assemble(records, path, label, categorical, (*drop, *([site] if site else [])))
+    return replace(assemble(records, path, label, categorical, drop, site, groups), label=label, missing=absent)
 
 
 def assemble(
-    records: dict[str, list[Record]], path: str, label: str, categorical: Sequence[str], drop: Names
-) -> Domains:
+    records: dict[str, list[Record]],
+    path: str,
+    label: str,
+    categorical: Sequence[str],
+    drop: Names = (),
+    site: str = "",
+    groups: str = "",
+    all_findings: str = "give 'fedbeyond data check' the same table",
+) -> Dataset:
     """Convert the rows of all sites to features and labels; missing values are NaN until a split is completed."""
-    columns, findings = survey(records, path, label, categorical, drop)
+    columns, findings = survey(records, path, label, categorical, no_features(drop, site, label, groups))
     wrong = [finding for finding in findings if not finding.note]
     if wrong:
-        more = f" ({len(wrong) - 1} more: give 'fedbeyond data check' the same table)" if len(wrong) > 1 else ""
+        more = f" ({len(wrong) - 1} more: {all_findings})" if len(wrong) > 1 else ""
         raise DataError(f"{path}: {wrong[0].sentence()}{more}")
     labels = {site: [canonical(record.values[label]) for record in rows] for site, rows in records.items()}
     classes = sort_categories({name for names in labels.values() for name in names})
@@ -89,7 +95,23 @@ def assemble(
     }
     notes = wrapped_notes((*findings, *rare_classes(label, [record.cell(label) for record in _all(records)])))
     about = [*summary(records, columns, label, classes), *notes]
-    return Domains(classes, images, complete=partial(complete, widths(columns)), columns=columns, about=about)
+    metadata = {site: Notes(groups=row_groups(rows, groups, path)) for site, rows in records.items()} if groups else {}
+    return Dataset(classes, images, metadata, partial(complete, widths(columns)), columns, about)
+
+
+def no_features(drop: Names, site: str, label: str, groups: str) -> Names:
+    """Return the columns that are no features, besides the label."""
+    if groups and groups in (site, label):
+        raise DataError(f"groups={groups!r} is the column of the {'site' if groups == site else 'label'}; give another")
+    return (*drop, *(name for name in (site, groups) if name))
+
+
+def row_groups(records: Sequence[Record], column: str, path: str) -> Names:
+    """Return the group of each row; raise if a row has none."""
+    without = [record.place for record in records if is_missing(record.values[column])]
+    if without:
+        raise DataError(f"{path}, {shortened(without)}: no value in column {column!r}; give the group of every row")
+    return tuple(group_name(record.values[column]) for record in records)
 
 
 def survey(
@@ -138,8 +160,9 @@ def widths(columns: Sequence[Column]) -> tuple[int, ...]:
 
 def unlabelled(file: Path, columns: Sequence[Column], missing: Names = ()) -> Tensor:
     """Read the rows of another site's CSV file, completed from all of them; other columns are ignored."""
-    rows = read(file, (), missing)
-    for number, row in enumerate(rows, 1):
+    records = read_records(file, (), missing)
+    rows = [record.values for record in records]
+    for row, place in records:
         for column in columns:
             require_column(row, column.name, str(file))
             value = row[column.name]
@@ -148,7 +171,7 @@ def unlabelled(file: Path, columns: Sequence[Column], missing: Names = ()) -> Te
                 continue
             accepted = f"one of {', '.join(column.categories)}" if column.categories else "a number"
             raise DataError(
-                f"{file}, row {number}: {column.name} is {value!r}, expected {accepted}; fix it or leave it empty"
+                f"{file}, {place}: {column.name} is {value!r}, expected {accepted}; fix it or leave it empty"
             )
     x = features(rows, columns)
     no_labels = torch.zeros(len(rows))

@@ -3,7 +3,7 @@
 import csv
 import glob
 import io
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,7 +49,11 @@ def by_column(path: str, site: str, columns: Names, missing: Names = ()) -> dict
         raise MissingError(f"{path}: no such file; give a CSV file, or a file for each site, as path='heart/*.csv'")
     if not site:
         raise DataError(f"{path} is one file, and no site column is given; name it, as in site=hospital")
-    records = read_records(file, columns, missing)
+    return by_site(read_records(file, columns, missing), site, path)
+
+
+def by_site(records: Sequence[Record], site: str, path: str) -> dict[str, list[Record]]:
+    """Return rows by the value of the `site` column."""
     require_columns(records, [site], path)
     unknown = [record.place for record in records if is_missing(record.values[site])]
     if unknown:
@@ -82,19 +86,26 @@ def read_records(file: Path, columns: Names, missing: Names = ()) -> list[Record
         raise DataError(
             f"{file}: more than one column has the name {repeated[0]!r}; give each its own name{_no_header(names)}"
         )
-    absent = {canonical(text.strip()).casefold() for text in missing}
+    absent = missing_values(missing)
     records = []
     for number, line in lines:
         if len(line) != len(names):
             raise DataError(f"{file}, line {number}: {len(line)} values for {len(names)} columns; fix that line")
-        values = (_without(value.strip(), absent) for value in line)
+        values = (clean(value, absent) for value in line)
         records.append(Record(dict(zip(names, values, strict=True)), f"line {number}"))
     if not records:
         raise DataError(f"{file}: no rows; expected a CSV file with a header and one row for each sample")
     return records
 
 
-def _without(value: str, absent: Collection[str]) -> str:
+def missing_values(texts: Iterable[str]) -> Collection[str]:
+    """Return the texts that mean a missing value, in the form that `clean` compares."""
+    return {canonical(text.strip()).casefold() for text in texts}
+
+
+def clean(value: str, absent: Collection[str]) -> str:
+    """Return a field without blanks around it, empty if it means a missing value."""
+    value = value.strip()
     return "" if absent and canonical(value).casefold() in absent else value
 
 

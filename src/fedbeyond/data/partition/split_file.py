@@ -10,7 +10,7 @@ import numpy as np
 
 from ..._io import storage_errors, write
 from ...errors import ConfigError, DataError
-from ...images import Domains
+from ...images import Dataset
 from .assignment import ClientRows, Partition, Rows, count_rows
 
 FORMAT = "fedbeyond split 1"
@@ -20,7 +20,7 @@ MAX_EXAMPLES = 3  # names in a message
 REMEDY = "make a new split with fedbeyond data split"
 
 
-def save(path: Path, partition: Partition, domains: Domains, target: str) -> None:
+def save(path: Path, partition: Partition, domains: Dataset, target: str) -> None:
     """Write a partition; images are given by file name, or by row number if they have no names."""
 
     def named(rows: Rows) -> dict[str, Any]:
@@ -46,17 +46,18 @@ def save(path: Path, partition: Partition, domains: Domains, target: str) -> Non
     write(path, json.dumps(content, indent=1).encode())
 
 
-def digest(domains: Domains, domain: str) -> str:
-    """Compute a digest of a domain's labels and of the names, or else the contents, of its images."""
+def digest(domains: Dataset, domain: str) -> str:
+    """Compute a digest of a domain's labels and groups, and of the names, or else the contents, of its images."""
     note, labels = domains.note(domain), domains.images[domain][1].tolist()
     names = note.names or range(len(labels))
     hashed = hashlib.sha256(note.digest.encode())
-    for name, label in sorted(zip(names, labels, strict=True)):
-        hashed.update(f"{name}\0{domains.classes[label]}\n".encode())
+    groups = [f"\0{group}" for group in note.groups] or [""] * len(labels)
+    for name, label, group in sorted(zip(names, labels, groups, strict=True)):
+        hashed.update(f"{name}\0{domains.classes[label]}{group}\n".encode())
     return hashed.hexdigest()[:16]
 
 
-def load(path: Path, domains: Domains, target: str | None) -> Partition:
+def load(path: Path, domains: Dataset, target: str | None) -> Partition:
     """Read a partition; raise if it was made for another target or other data."""
     content = read(path)
     if content["target"] != target:
@@ -106,7 +107,7 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def differences(content: dict[str, Any], domains: Domains) -> Iterator[str]:
+def differences(content: dict[str, Any], domains: Dataset) -> Iterator[str]:
     """Describe how the data differ from those that a split file was made for."""
     if tuple(content["classes"]) != domains.classes:
         odd = sorted(set(content["classes"]) ^ set(domains.classes))
@@ -126,7 +127,7 @@ def differences(content: dict[str, Any], domains: Domains) -> Iterator[str]:
         elif expected != actual:
             yield f"{domain!r} has {expected:,} images in the split file and {actual:,} in the data"
         elif content["domains"][domain]["digest"] != digest(domains, domain):
-            yield f"{domain!r} has the same number of images, but other names, labels or contents"
+            yield f"{domain!r} has the same number of images, but other names, labels, groups or contents"
 
 
 def require_unseen(path: Path, partition: Partition, target: str) -> None:

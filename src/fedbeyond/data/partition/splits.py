@@ -1,12 +1,13 @@
 """Partition a dataset: leave domains out as unseen, and divide the others among clients."""
 
+from difflib import get_close_matches
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from ...errors import ConfigError, DataError
-from ...images import Domains
+from ...images import Dataset
 from ...site import derive
 from ...spec import unseen_domains
 from .assignment import ClientRows, Partition, Rows, all_rows
@@ -42,7 +43,8 @@ def source_domains(names: list[str], target: str | None) -> list[str]:
     wrong = [name for name in unseen if name not in names]
     if wrong or not unseen:
         given = f"no domain {wrong[0]!r}" if wrong else "no target given"
-        raise ConfigError(f"{given}; choose the unseen domain among {', '.join(names)} (--target {names[0]})")
+        example = (get_close_matches(wrong[0], names, 1, 0.5) if wrong else []) or names
+        raise ConfigError(f"{given}; choose the unseen domain among {', '.join(names)} (as in target = {example[0]})")
     if len(set(unseen)) < len(unseen):
         raise ConfigError(f"target {target!r} names a domain twice; name each unseen domain once")
     if set(names) == set(unseen):
@@ -50,7 +52,7 @@ def source_domains(names: list[str], target: str | None) -> list[str]:
     return [name for name in names if name not in unseen]
 
 
-def divide(domains: Domains, target: str | None, seed: int, rules: Rules = PLAIN) -> Partition:
+def divide(domains: Dataset, target: str | None, seed: int, rules: Rules = PLAIN) -> Partition:
     """Return the training and validation rows of each client, and the unseen rows.
 
     A domain is one client, or several; its labels are spread evenly among them or with a Dirichlet skew. Then clients
@@ -60,14 +62,14 @@ def divide(domains: Domains, target: str | None, seed: int, rules: Rules = PLAIN
     return Partition(clients, {name: unseen_rows(domains, name, rules) for name in unseen_domains(target)})
 
 
-def unseen_rows(domains: Domains, domain: str, rules: Rules) -> Array:
+def unseen_rows(domains: Dataset, domain: str, rules: Rules) -> Array:
     """Return the rows of an unseen domain that are tested: all, or its official test part."""
     if rules.target_part == "whole":
         return all_rows(domains, domain)
     return official_rows(domains, domain, "test", "train.target_part = 'whole'")
 
 
-def assign_clients(domains: Domains, names: list[str], seed: int, rules: Rules) -> dict[str, ClientRows]:
+def assign_clients(domains: Dataset, names: list[str], seed: int, rules: Rules) -> dict[str, ClientRows]:
     """Return the rows of the clients of the named domains; without mixing, other domains do not change them."""
     table = Table.of(domains, names, rules)
     client_rows, domain_of = {}, {}
@@ -103,7 +105,7 @@ class Table(NamedTuple):
     fold: Array
 
     @classmethod
-    def of(cls, domains: Domains, names: list[str], rules: Rules) -> "Table":
+    def of(cls, domains: Dataset, names: list[str], rules: Rules) -> "Table":
         """Build the table of the named domains."""
         parts, units = [], 0
         for number, domain in enumerate(names):
@@ -126,13 +128,14 @@ class Table(NamedTuple):
         return {names[number]: self.row[index[numbers == number]] for number in np.unique(numbers)}
 
 
-def group_numbers(domains: Domains, domain: str) -> Array:
+def group_numbers(domains: Dataset, domain: str) -> Array:
     """Return the group number of each image of a domain."""
     groups = domains.note(domain).groups
     if not groups:
         raise DataError(
             f"train.disjoint = 'groups' keeps the images of a patient, case or slide together, but domain {domain!r} "
-            f"has no groups; leave train.disjoint out, or use a dataset with groups (camelyon17, midog)"
+            f"has no groups; name them, as in table(groups=patient), folder(groups='^(\\w+)_'), npz(groups=patient) or "
+            f"from_arrays(..., groups=...), use camelyon17 or midog, which have them, or leave train.disjoint out"
         )
     return np.unique(np.array(groups), return_inverse=True)[1]
 
@@ -154,7 +157,7 @@ def cut_test(table: Table, rows: Array, rules: Rules, name: str, seed: int) -> t
 
 
 def official_rows(
-    domains: Domains, domain: str, part: str, instead: str = "a share, such as train.validation = 0.1"
+    domains: Dataset, domain: str, part: str, instead: str = "a share, such as train.validation = 0.1"
 ) -> Array:
     """Return the rows of a part of a domain's official split."""
     folds = domains.note(domain).folds

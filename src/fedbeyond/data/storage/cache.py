@@ -2,7 +2,7 @@
 
 The name of a file is a digest of what it was made from. A file is written under a temporary name, block by block, with
 the number of rows on disk in a JSON file beside it. It is renamed when it is complete, so a file under its final name
-is valid.
+is valid. Images may be of patients: only the user who decoded them can read the cache, whatever the umask is.
 """
 
 import fcntl
@@ -14,18 +14,20 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from ..._io import PRIVATE_FILE, PRIVATE_FOLDER, private_opener
 from ..._progress import track
 from ...errors import DataError, StorageError
-from ...images import Domains, Notes, mapped
+from ...images import Dataset, Notes, mapped
 from ..finding import printable
 from .decode import VERSION, decoded
 from .listing import Files, Listing, Records
@@ -33,6 +35,10 @@ from .listing import Files, Listing, Records
 BLOCK = 32 * 2**20  # bytes that are written, synced and recorded together
 SAMPLE = 16  # files whose contents are part of the key, besides the size and time of all files
 PATIENCE = 2.0  # seconds to wait before a message is printed
+NAME = re.compile(r".+-\d+-[0-9a-f]{20}\.(pixels|partial|json|json\.new|lock)")  # of a file of the cache
+PICTURES, FEATURES = "pictures", "features"  # folders in it
+
+Size = Annotated[int, Field(gt=0), "side of the square images in pixels"]
 
 
 class CacheFile(NamedTuple):
@@ -68,7 +74,7 @@ class CacheFile(NamedTuple):
             return 0
 
 
-def load(listing: Listing, size: int) -> Domains:
+def load(listing: Listing, size: Size) -> Dataset:
     """Return the dataset of a listing at `size` pixels square; decode the images that are not in the cache."""
     folder, files, notes = home(), {}, {}
     for domain, records in listing.domains.items():
@@ -78,19 +84,33 @@ def load(listing: Listing, size: int) -> Domains:
         root = str(records.pixels.root) if isinstance(records.pixels, Files) else "an array"
         files[domain] = CacheFile(domain, folder / name, len(records.labels), size, root)
         notes[domain] = Notes(names(records.pixels), records.folds, records.groups, contents)
+    restrict(folder)
     require_space(folder, [file for file in files.values() if not file.complete])
     images = {}
     for domain, records in listing.domains.items():
         if not files[domain].complete:
             fill(files[domain], records)
         images[domain] = view(files[domain]), torch.tensor(np.asarray(records.labels, np.int64))
-    return Domains(listing.classes, images, notes)
+    return Dataset(listing.classes, images, notes)
 
 
 def home() -> Path:
     """Return the cache folder: FEDBEYOND_CACHE, or fedbeyond in the user's cache folder."""
     given, user = os.environ.get("FEDBEYOND_CACHE"), os.environ.get("XDG_CACHE_HOME")
     return Path(given).expanduser() if given else Path(user or "~/.cache").expanduser() / "fedbeyond"
+
+
+def restrict(folder: Path) -> None:
+    """Make an existing cache readable for its owner only: its files, and the folder if nothing else is in it."""
+    paths = list(folder.iterdir()) if folder.is_dir() else []
+    modes = {path: PRIVATE_FILE for path in paths if NAME.fullmatch(path.name)}
+    modes |= {path: PRIVATE_FOLDER for path in paths if path.name in (PICTURES, FEATURES)}
+    if len(modes) == len(paths):  # not a folder that the user has for other things, too, such as /tmp
+        modes[folder] = PRIVATE_FOLDER
+    for path, mode in modes.items():
+        with suppress(OSError):  # gone meanwhile, or of another user, who decides who reads it
+            if path.stat().st_mode & 0o077:
+                path.chmod(mode)
 
 
 def digest(*parts: object) -> str:
@@ -141,7 +161,7 @@ def require_space(folder: Path, incomplete: list[CacheFile]) -> None:
     if not needed:
         return
     with storing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
     if needed > free:
         domains = ", ".join(file.domain for file in incomplete)
@@ -158,7 +178,7 @@ def amount(size: float) -> str:
 
 def fill(file: CacheFile, records: Records) -> None:
     """Decode the rows of a domain that are not decoded yet, unless another process does so meanwhile."""
-    with storing(file.path.parent), exclusive(file):
+    with storing(file.path.parent), exclusive(file.beside(".lock"), f"decoding {file.domain}"):
         if file.complete:
             return
         done, partial = file.done, file.beside(".partial")
@@ -166,7 +186,7 @@ def fill(file: CacheFile, records: Records) -> None:
         size = amount((file.rows - done) * file.row)
         report(f"decoding {file.domain}: {file.rows - done:,} images, {size} into {file.path.parent}{decoded_before}")
         rows = track(range(done, file.rows), f"decoding {file.domain}")
-        with open(partial, "r+b" if done else "wb") as output:
+        with open(partial, "r+b" if done else "wb", opener=private_opener) as output:
             output.truncate(done * file.row)  # drop a block that was begun and not recorded
             record_progress(file, done)  # an older record may count the rows of a file that is gone
             output.seek(0, os.SEEK_END)
@@ -184,16 +204,17 @@ def record_progress(file: CacheFile, done: int) -> None:
     record: dict[str, Any] = {"domain": file.domain, "from": file.root, "shape": [file.rows, 3, file.size, file.size]}
     record |= {"type": "uint8", "decoding": VERSION, "done": done}
     fresh = file.beside(".json.new")
-    fresh.write_text(json.dumps(record, indent=1), "utf-8")
+    with open(fresh, "wb", opener=private_opener) as output:
+        output.write(json.dumps(record, indent=1).encode())
     fresh.replace(file.beside(".json"))
 
 
 @contextmanager
-def exclusive(file: CacheFile) -> Iterator[None]:
+def exclusive(path: Path, doing: str) -> Iterator[None]:
     """Hold the lock of a cache file; wait while another process holds it, and print a message if that takes long."""
-    message = f"waiting for another process that is decoding {file.domain} into {file.path.parent}"
+    message = f"waiting for another process that is {doing} into {path.parent}"
     waiting = threading.Timer(PATIENCE, report, [message])
-    with open(file.beside(".lock"), "w") as lock:
+    with open(path, "wb", opener=private_opener) as lock:
         waiting.start()
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)

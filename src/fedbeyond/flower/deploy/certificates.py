@@ -1,16 +1,13 @@
-"""Create the certificate of a federation's server and the key pairs of its sites.
-
-The federation's own certificate authority signs the server's certificate. Each site authenticates with a key pair; the
-server registers its public key under the site's name. Keys use the curve that Flower requires (NIST P-384).
-"""
+"""Create the certificate of a federation's server, signed by the federation's own certificate authority."""
 
 import os
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from ..._io import storage_errors
+from ..._io import PRIVATE_FOLDER, storage_errors
 from ...errors import ConfigError
 
 CA, CERTIFICATE, SERVER_KEY, SITE_KEY, SECRET = "ca.crt", "server.pem", "server.key", "key", "secret"
@@ -20,7 +17,7 @@ VALIDITY = timedelta(days=825)
 
 def write_certificates(folder: Path, *hosts: str) -> None:
     """Write a certificate authority and the server's certificate signed by it; the authority's key is not stored."""
-    x509, hashes, serialization, ec = _cryptography()
+    x509, hashes, serialization, ec = import_cryptography()
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     root = _certificate(x509, AUTHORITY, authority)
     root = root.add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
@@ -37,26 +34,30 @@ def write_certificates(folder: Path, *hosts: str) -> None:
     write_new(folder / CA, root.public_bytes(serialization.Encoding.PEM))
 
 
-def write_key_pair(folder: Path) -> bytes:
-    """Write the key pair of a site, and return the public key, which the server registers."""
-    _, _, serialization, ec = _cryptography()
-    key = ec.generate_private_key(ec.SECP384R1())
-    write_key(folder / SITE_KEY, key, serialization.PrivateFormat.OpenSSH)
-    public_key = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    write_new(folder / f"{SITE_KEY}.pub", public_key)
-    return bytes(public_key)
+def read_site_key(folder: Path) -> Any:
+    """Read the private key of a site."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    return load_ssh_private_key((folder / SITE_KEY).read_bytes(), None)
 
 
 def expiry(path: Path) -> datetime:
     """Return the time at which a certificate expires."""
-    x509, *_ = _cryptography()
+    x509, *_ = import_cryptography()
     return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc  # type: ignore[no-any-return]
+
+
+def authority_fingerprint(path: Path) -> str:
+    """Return the fingerprint of a certificate, for operators to compare that they have the same authority."""
+    x509, hashes, *_ = import_cryptography()
+    digest = x509.load_pem_x509_certificate(path.read_bytes()).fingerprint(hashes.SHA256())
+    return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
 
 
 def write_new(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Write a file that every user may read, or with 0o600 only its owner; `ConfigError` if it exists."""
     with storage_errors(path):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
@@ -67,11 +68,12 @@ def write_new(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 def write_key(path: Path, key: Any, file_format: Any) -> None:
     """Write a private key, which only its owner may read."""
-    _, _, serialization, _ = _cryptography()
+    _, _, serialization, _ = import_cryptography()
     write_new(path, key.private_bytes(serialization.Encoding.PEM, file_format, serialization.NoEncryption()), 0o600)
 
 
-def _cryptography() -> Any:
+def import_cryptography() -> Any:
+    """Import the parts of cryptography that are used here; `ConfigError` if it is not installed."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

@@ -13,7 +13,8 @@ from ...experiment.config import Config
 from ...spec import unseen_domains
 from ..node import federated_method
 from . import operations
-from .operations import FederationConfig
+from .folder import FEDERATION_FILE, FederationConfig, init, read_federation_config, site_settings
+from .keys import REGISTERED, enrol_all
 from .processes import ensure_address_free, free_ports, running_server, running_site
 
 STATUS_PAUSE = 20.0  # seconds between two requests to Flower for the status of a run
@@ -33,10 +34,11 @@ def run_local_federation(config: Config, folder: Path, out: Path) -> None:
         own[name] = {"data": config.data, "domain": domains.get(name, name)}
         own[name] |= {"secret": ""} if name in names else {}  # without a secret, dp draws the noise of the simulator
         own[name] |= {"public": config.public} if config.public else {}
-    if (folder / operations.FEDERATION_FILE).exists():
+    if (folder / FEDERATION_FILE).exists():
         reset_folder(folder, federation, own)
     else:
-        operations.init(folder, federation, own)
+        init(folder, federation, own)
+        enrol_all(folder)
     with running_server(folder), ExitStack() as stack:
         names_and_ports = zip(own, ports, strict=True)
         nodes = [stack.enter_context(running_site(folder / "sites" / name, port)) for name, port in names_and_ports]
@@ -48,16 +50,17 @@ def run_local_federation(config: Config, folder: Path, out: Path) -> None:
 
 def reset_folder(folder: Path, federation: FederationConfig, own: Mapping[str, Mapping[str, Any]]) -> None:
     """Delete Flower's state in a stopped federation's folder; `ConfigError` if it has other sites or data."""
-    existing = operations.read_federation_config(folder)
+    existing = read_federation_config(folder)
     same = (existing.sites, existing.guests) == (federation.sites, federation.guests)
     same &= existing.address == existing.bind
     for name in own if same else ():
-        same &= own[name].items() <= operations.site_settings(folder / "sites" / name).items()
+        same &= own[name].items() <= site_settings(folder / "sites" / name).items()
     if not same:
         raise ConfigError(f"{folder} holds a federation with other sites or data; choose another --folder")
     ensure_address_free(folder)
     for path in (folder / "server").glob("state.db*"):
         path.unlink()
+    (folder / "server" / REGISTERED).unlink(missing_ok=True)
 
 
 def wait_for_run(folder: Path, home: Path, config: Config, number: str) -> None:

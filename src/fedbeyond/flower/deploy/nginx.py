@@ -5,10 +5,10 @@ authenticates only sites. So that port is reachable only on the server's machine
 """
 
 from importlib.resources import files
-from ipaddress import ip_address
 from string import Template
 
 from . import certificates
+from .addresses import is_loopback, split_address
 
 TEMPLATE = "nginx.conf.template"
 
@@ -27,8 +27,7 @@ def nginx_config(address: str, bind: str) -> str:
 
 def listen_address(address: str) -> str:
     """Return where the proxy listens: a loopback address as given, otherwise the port on all interfaces."""
-    host, _, port = address.rpartition(":")
-    try:
-        return address if ip_address(host).is_loopback else port
-    except ValueError:
-        return port
+    host, port = split_address(address)
+    if is_loopback(address) and host != "localhost":
+        return address
+    return f"[::]:{port}" if ":" in host else str(port)

@@ -1,105 +1,44 @@
-"""The operations of a federation, thin over Flower's commands: write its folder, start server and sites, submit runs.
+"""The operations of a federation, thin over Flower's commands: start server and sites, register keys, submit runs.
 
-A federation is a folder: `federation.toml` and `server/` stay with its operator; each `sites/NAME/` goes to that site.
 Nothing here imports Flower: its programs are started as processes.
 """
 
 import json
 import os
-import re
+import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tomli_w
 
-from ..._io import write
+from ..._io import create_private, write
 from ...errors import ConfigError, FederationError
 from ...experiment.config import Config
+from ...spec import unseen_domains
 from ..site_config import SiteConfig
-from . import certificates, nginx
+from . import certificates, keys
+from .addresses import split_address
+from .folder import FederationConfig, read_federation_config, site_settings
 
 # no telemetry, no update check, no installation of packages during a run
+COLOURS = ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # they ask for escape sequences in pipes
 SILENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-FEDERATION_FILE, SITE_FILE, LINK = "federation.toml", "site.toml", "federation"
-PROXY = "nginx.conf"
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")  # loopback hosts: reachable only from this machine
-
-
-class FederationConfig(NamedTuple):
-    """The settings of a federation, which its members agreed on."""
-
-    address: str  # host:port at which sites reach the server
-    sites: tuple[str, ...]
-    guests: tuple[str, ...] = ()
-    bind: str = "127.0.0.1:8443"  # where the server listens: only on this machine, behind a proxy
-    deadline: float = 3600.0  # seconds for a reply
-    classes: tuple[str, ...] = ()  # of every site's images; (): not agreed on in advance
-
-
-def init(folder: Path, federation: FederationConfig, own: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-    """Write a federation's folder: certificates, the proxy's configuration, and a key and settings for each site."""
-    members = (*federation.sites, *federation.guests)
-    if not federation.sites:
-        raise ConfigError("a federation needs at least one site that trains; name it with --site")
-    for name in members:
-        if not re.fullmatch(r"[\w-]+", name):
-            raise ConfigError(f"a site's name may contain only alphanumeric characters, - and _, not {name!r}")
-        if members.count(name) > 1:
-            raise ConfigError(f"the sites' names must differ, and {name!r} is given twice; rename one")
-    for address in (federation.address, federation.bind):
-        if not re.fullmatch(r".+:\d+", address):
-            raise ConfigError(f"an address must be host:port, as in link.example.org:443, not {address!r}")
-    (_, port), (host, bind_port) = (address.rsplit(":", 1) for address in (federation.address, federation.bind))
-    if federation.address != federation.bind and port == bind_port and host in LOOPBACK:
-        raise ConfigError(
-            f"the proxy at {federation.address} and the server at {federation.bind} cannot both use port {port} of one "
-            f"machine; give the server another port, as in --bind 127.0.0.1:{int(port) + 1}"
-        )
-    hosts = [address.rpartition(":")[0] for address in (federation.address, federation.bind)]
-    certificates.write_certificates(folder / "server", *hosts, "127.0.0.1", "localhost")
-    if federation.address != federation.bind:
-        proxy = nginx.nginx_config(federation.address, federation.bind)
-        certificates.write_new(folder / "server" / PROXY, proxy.encode())
-    authority = (folder / "server" / certificates.CA).read_bytes()
-    for name in members:
-        bundle = folder / "sites" / name
-        certificates.write_new(folder / "server" / "sites" / f"{name}.pub", certificates.write_key_pair(bundle))
-        certificates.write_new(bundle / certificates.CA, authority)
-        settings: dict[str, Any] = {"site": name, "role": "train" if name in federation.sites else "guest"}
-        settings |= {"superlink": federation.address, "data": "folder(root='/data')", "folder": "state"}
-        if name in federation.sites:
-            certificates.write_new(bundle / certificates.SECRET, os.urandom(32), 0o600)  # for the site's noise under dp
-            settings |= {"secret": certificates.SECRET}
-        settings |= {"classes": federation.classes} if federation.classes else {}
-        certificates.write_new(bundle / SITE_FILE, tomli_w.dumps(settings | dict((own or {}).get(name, {}))).encode())
-    certificates.write_new(folder / FEDERATION_FILE, tomli_w.dumps(federation._asdict()).encode())
-
-
-def read_federation_config(folder: Path) -> FederationConfig:
-    """Read the settings of the federation in a folder."""
-    table = {"classes": (), **_read_toml(folder / FEDERATION_FILE)}
-    try:
-        sites, guests, classes = (tuple(table[key]) for key in ("sites", "guests", "classes"))
-        return FederationConfig(table["address"], sites, guests, table["bind"], float(table["deadline"]), classes)
-    except KeyError as error:
-        raise ConfigError(
-            f"{folder / FEDERATION_FILE} lacks {error}; 'fedbeyond federation init' writes a complete file"
-        ) from None
+LINK = "federation"  # the name by which Flower's commands know the server
+PROGRAMS, SUPEREXEC = "bin", "fedbeyond.flower.superexec"  # in Flower's home; the module that they run
 
 
 def link_command(folder: Path) -> list[str]:
     """Return the command that starts the server, always with TLS and with authentication of sites."""
     federation, server = read_federation_config(folder), folder.absolute() / "server"
-    host, _, port = federation.bind.rpartition(":")
-    words = ["--host", host, "--port", port, "--database", str(server / "state.db")]
+    host, port = split_address(federation.bind)
+    words = ["--host", host, "--port", str(port), "--database", str(server / "state.db")]
     words += ["--ssl-ca-certfile", str(server / certificates.CA)]
     words += ["--ssl-certfile", str(server / certificates.CERTIFICATE)]
     words += ["--ssl-keyfile", str(server / certificates.SERVER_KEY)]
@@ -111,44 +50,82 @@ def node_command(bundle: Path, port: int) -> list[str]:
     """Return the command that starts a site; the processes of the site use `port`, on the site's machine only."""
     bundle, own = bundle.absolute(), site_settings(bundle)
     SiteConfig.parse(own)  # report invalid settings here, not at the first message
-    Path(own["folder"]).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (bundle / certificates.SITE_KEY).exists():
+        raise ConfigError(f"this site has no key yet; create it, for the operator to register: {enrol_command(bundle)}")
+    create_private(Path(own["folder"]))
     node = Path(own["folder"]) / "node.toml"
+    own |= {"bundle": str(bundle)}
     own |= {"classes": json.dumps(own["classes"])} if "classes" in own else {}  # Flower's config has no lists
-    write(node, tomli_w.dumps(own).encode())
+    write(node, tomli_w.dumps(own).encode(), private=True)
     words = ["--superlink", own["superlink"], "--node-config", str(node), "--host", "127.0.0.1", "--port", str(port)]
     words += ["--root-certificates", str(bundle / certificates.CA)]
     words += ["--auth-supernode-private-key", str(bundle / certificates.SITE_KEY)]
     return [program("flower-supernode"), *words]
 
 
-def site_settings(bundle: Path) -> dict[str, Any]:
-    """Read the settings of a site; paths are relative to its folder."""
-    own = _read_toml(bundle / SITE_FILE)
-    return own | {key: str(bundle.absolute() / own[key]) for key in ("folder", "policy", "secret") if own.get(key)}
+def enrol_command(bundle: Path) -> str:
+    """Return the command that creates the key of a site."""
+    return f"fedbeyond join --enrol {bundle}"
 
 
 def register(folder: Path) -> None:
-    """Register the public keys of all sites at the running server; keys that it already has are kept."""
-    for path in sorted((folder / "server" / "sites").glob("*.pub")):
-        try:
-            flwr(folder, "supernode", "register", str(path.absolute()), LINK, "--name", path.stem)
-        except FederationError as error:
-            if "already" not in str(error):
-                raise
+    """Let the running server accept the stored keys and no others: register new keys, withdraw those replaced."""
+    current, record = keys.registered_keys(folder), keys.read_record(folder)
+    for number, key in [(number, key) for number, key in record.accepted.items() if key not in current.values()]:
+        _change_node(folder, "unregister", number, "not found")
+        del record.accepted[number]
+        record.withdrawn.append(key)
+        keys.write_record(folder, record)
+    if lost := [key for key in record.unnumbered if key not in current.values()]:
+        raise FederationError(
+            f"the server may accept {lost[0]}, whose file in {folder / 'server' / 'sites'} is missing, and Flower's "
+            "number of it is not known; write it to NAME.pub there, then use federation register --replace"
+        )
+    for name, key in current.items():
+        if key not in record.accepted.values() and key not in record.unnumbered:
+            record.unnumbered.append(key)  # on disk before Flower has it: its number may get lost
+            keys.write_record(folder, record)
+        file = folder.absolute() / "server" / "sites" / f"{name}.pub"
+        if number := _change_node(folder, "register", str(file), "already", "--name", name):
+            record.unnumbered[:] = [other for other in record.unnumbered if other != key]
+            record.accepted[number] = key
+            keys.write_record(folder, record)
+
+
+def _change_node(folder: Path, verb: str, what: str, harmless: str, *options: str) -> str:
+    """Register or unregister a node, and return its number; empty if it was so before, of which Flower complains."""
+    try:
+        answer = json.loads(flwr(folder, "supernode", verb, what, LINK, *options, "--format", "json"))
+    except FederationError as error:
+        answer = {"error-message": str(error)}
+    reason = str(answer.get("error-message", answer))
+    if not answer.get("success") and harmless not in reason.lower():
+        raise FederationError(f"the server did not {verb} {what}: {reason}")
+    return str(answer.get("node-id", ""))
+
+
+def ensure_executable(federation: FederationConfig, config: Config) -> None:
+    """Raise `ConfigError` if this federation cannot execute a run, as far as the server can know."""
+    from ..node import federated_method
+
+    federated_method(config, len(federation.sites))
+    if federation.guests and {*unseen_domains(config.target)} != {*federation.guests}:
+        raise ConfigError(
+            f"target is {config.target!r}, but the guests are {', '.join(federation.guests)}: set target to the "
+            "guests, which reports show as unseen"
+        )
 
 
 def submit(folder: Path, config: Config, out: Path, threads: int = 1) -> str:
     """Start a run, or resume it, and return Flower's number of it."""
-    from ..node import federated_method
-
     federation = read_federation_config(folder)
-    federated_method(config, len(federation.sites))
+    ensure_executable(federation, config)
     identity = {key: value for key, value in config.identity().items() if value is not None}
     run_config: dict[str, Any] = {"config": json.dumps(identity), "sites": ",".join(federation.sites)}
     run_config |= {"guests": ",".join(federation.guests), "out": str(out.absolute())}
-    run_config |= {"deadline": federation.deadline, "threads": threads}
+    run_config |= {"deadline": federation.deadline, "threads": threads, "images": json.dumps(federation.images)}
     app = folder / "server" / "app"
-    app.mkdir(mode=0o700, exist_ok=True)
+    create_private(app)
     write(app / "fedbeyond_app.py", APP.encode())
     write(app / "pyproject.toml", tomli_w.dumps(project(run_config)).encode())
     answer = json.loads(flwr(folder, "run", str(app.absolute()), LINK, "--format", "json"))
@@ -203,7 +180,7 @@ def project(run_config: Mapping[str, Any]) -> dict[str, Any]:
 def flwr(folder: Path, *words: str) -> str:
     """Run the command `flwr` for this federation's server, and return what it prints; `FederationError` if it fails."""
     home, federation = folder.absolute() / "server" / "flower", read_federation_config(folder)
-    home.mkdir(mode=0o700, exist_ok=True)
+    create_private(home)
     link = {"address": federation.bind, "root-certificates": str(folder.absolute() / "server" / certificates.CA)}
     write(home / "config.toml", tomli_w.dumps({"superlink": {"default": LINK, LINK: link}}).encode())
     variables = environment(home) | {"COLUMNS": "160"}  # narrower tables would truncate words
@@ -216,9 +193,21 @@ def flwr(folder: Path, *words: str) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's programs: no telemetry, their folder, and where their helper programs are."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return os.environ | SILENT | {"FLWR_HOME": str(home), "PATH": path}
+    """Return the environment of Flower's programs: no telemetry, their folder, and where their helper programs are.
+
+    A notebook asks programs for colours, which would be part of their JSON.
+    """
+    path = os.pathsep.join((str(home / PROGRAMS), str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    plain = {name: value for name, value in os.environ.items() if name not in COLOURS}
+    return plain | SILENT | {"FLWR_HOME": str(home), "PATH": path}
+
+
+def write_launcher(home: Path) -> None:
+    """Write the program that Flower starts instead of its own SuperExec: see `flower/superexec.py`."""
+    launcher = home / PROGRAMS / "flower-superexec"
+    create_private(launcher.parent)
+    write(launcher, f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {SUPEREXEC} "$@"\n'.encode(), private=True)
+    launcher.chmod(0o700)
 
 
 def program(name: str) -> str:
@@ -227,12 +216,3 @@ def program(name: str) -> str:
     if not path.exists():
         raise ConfigError(f"Flower is not installed ({name} is missing); pip install 'fedbeyond[flower]'")
     return str(path)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(
-            f"{path} cannot be read ({error}); give a folder that 'fedbeyond federation init' wrote"
-        ) from None

@@ -4,38 +4,33 @@ import shutil
 import ssl
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
 
-from ... import __version__, tree
-from ...classifier import shapes_of
-from ...engine.reestimation import levels_of
+from ... import __version__
 from ...errors import FedbeyondError
 from ...experiment.config import Config
-from ...spec import unseen_domains
-from ...wrappers.privacy import describe_guarantee
-from ..node import Node, federated_method, prepare_node
+from ...images import Dataset
+from .. import answer_limits, site_ledger
+from ..messages import ASK
+from ..policy import Policy
 from ..site_config import SiteConfig
 from ..site_data import own_domain
 from . import certificates, operations
-from .operations import FEDERATION_FILE, LOOPBACK, FederationConfig
+from .addresses import is_loopback
+from .finding import Finding
+from .folder import FEDERATION_FILE, PROXY, SITE_FILE, FederationConfig, read_federation_config, site_settings
+from .key_checks import check_keys, check_mode, check_private_files, check_registration
+from .outgoing import list_outgoing
 
 MAX_AHEAD, MAX_BEHIND = 5, 300  # seconds by which Flower allows a site's clock to differ from the server's
 MIN_DISK = 2 * 2**30  # bytes
 MIN_DAYS = 30  # for which a certificate must still be valid
 FLOWER = "1.41."  # the tested version
-
-
-class Finding(NamedTuple):
-    """The result of one check."""
-
-    ok: bool
-    topic: str
-    text: str
 
 
 def preflight(folder: Path, config: Config | None = None) -> Iterator[Finding]:
@@ -45,17 +40,21 @@ def preflight(folder: Path, config: Config | None = None) -> Iterator[Finding]:
 
 
 def check_site(bundle: Path, config: Config | None = None) -> Iterator[Finding]:
-    """Check a site's settings, key, connection to the server, disk and data; with a run, list what it would send."""
-    path = bundle.absolute() / operations.SITE_FILE
+    """Check a site's settings, key, connection, disk, ledger and data; with a run, list what it would send."""
+    path = bundle.absolute() / SITE_FILE
     try:
-        site_config = SiteConfig.parse(operations.site_settings(bundle))
+        site_config = SiteConfig.parse(site_settings(bundle))
     except FedbeyondError as error:
         yield Finding(False, "settings", str(error))
         return
     yield Finding(True, "settings", f"{site_config.site}, role {site_config.role}, from {path}")
-    yield check_key(bundle / certificates.SITE_KEY)
-    yield from check_connection(site_config.superlink, bundle / certificates.CA)
+    yield from check_private_files(site_config, bundle)
+    found = list(check_connection(site_config.superlink, bundle / certificates.CA))
+    yield from found
+    if (bundle / certificates.SITE_KEY).exists() and all(finding.ok for finding in found):
+        yield check_registration(site_config, bundle)
     yield check_disk(site_config.folder)
+    yield check_spending(site_config)
     try:
         domains = own_domain(site_config)
         ((domain, (_, labels)),) = domains.images.items()
@@ -63,6 +62,7 @@ def check_site(bundle: Path, config: Config | None = None) -> Iterator[Finding]:
             yield Finding(True, "classes", f"the federation's: {', '.join(site_config.classes)}")
         counts = ", ".join(f"{name} {int((labels == index).sum()):,}" for index, name in enumerate(domains.classes))
         yield Finding(True, "data", f"{len(labels):,} images of {domain}: {counts}")
+        yield describe_groups(domains)
     except FedbeyondError as error:
         yield Finding(False, "data", str(error))
         return
@@ -70,20 +70,44 @@ def check_site(bundle: Path, config: Config | None = None) -> Iterator[Finding]:
         yield from list_outgoing(site_config, config)
 
 
+def describe_groups(domains: Dataset) -> Finding:
+    """Say how many groups of images a site's data name, and how large these are."""
+    (note,) = (domains.note(domain) for domain in domains.images)
+    if not note.groups:
+        return Finding(True, "groups", "none are named; a run with train.disjoint = 'groups' cannot train here")
+    sizes = Counter(note.groups).values()
+    text = f"{len(sizes):,} (patients, cases or slides), of {min(sizes):,} to {max(sizes):,} images"
+    return Finding(True, "groups", f"{text}; their names do not leave the site")
+
+
+def check_spending(site_config: SiteConfig) -> Finding:
+    """Say what has left this site in all runs, by its ledger."""
+    try:
+        policy = Policy.read(site_config.policy) if site_config.policy else Policy()
+        entries = site_ledger.read(site_config.folder)
+        text = answer_limits.describe_spending(entries, policy) if entries else "nothing has left yet"
+        if policy.max_epsilon is not None and any(entry.subject == ASK and not entry.noise for entry in entries):
+            move = f"move {site_ledger.LEDGER} and {site_ledger.HEAD} in {site_config.folder} away"
+            text += f"; max_epsilon allows no answer after them: to begin a new ledger, {move}"
+            return Finding(False, "spent", text)
+        return Finding(True, "spent", text)
+    except FedbeyondError as error:
+        return Finding(False, "spent", str(error))
+
+
 def check_server(folder: Path, config: Config | None = None) -> Iterator[Finding]:
     """Check the server's settings, keys, certificate, disk, addresses and connected sites; with a run, also that."""
     try:
-        federation = operations.read_federation_config(folder)
+        federation = read_federation_config(folder)
     except FedbeyondError as error:
         yield Finding(False, "settings", str(error))
         return
-    own, members = folder / "server", (*federation.sites, *federation.guests)
+    own, members = folder / "server", federation.members
     size = f"{len(federation.sites)} sites, {len(federation.guests)} guests"
     yield Finding(True, "settings", f"{size}, from {folder / FEDERATION_FILE}")
-    yield check_key(own / certificates.SERVER_KEY)
+    yield check_mode("key", own / certificates.SERVER_KEY)
     yield check_certificate(own / certificates.CERTIFICATE)
-    keyless = ", ".join(name for name in members if not (own / "sites" / f"{name}.pub").exists())
-    yield Finding(not keyless, "keys", f"no public key of {keyless} in {own / 'sites'}" if keyless else "of all sites")
+    yield check_keys(folder, federation)
     yield check_disk(own)
     yield from check_addresses(federation, own / certificates.CA)
     try:
@@ -101,25 +125,35 @@ def check_addresses(federation: FederationConfig, authority: Path) -> Iterator[F
     yield next(check_connection(federation.bind, authority))
     if federation.address != federation.bind:
         yield next(check_connection(federation.address, authority))
-    is_local = federation.bind.rpartition(":")[0] in LOOPBACK
-    if is_local and (federation.address == federation.bind or not is_control_reachable(federation.address, authority)):
+    is_local, outside = is_loopback(federation.bind), federation.address
+    try:
+        is_open = not is_local or (outside != federation.bind and is_control_reachable(outside, authority))
+    except (OSError, ValueError) as error:
+        text = f"nothing answers at {outside} ({getattr(error, 'reason', error)}), so whether runs can be started there"
+        remedy = f"start the proxy, nginx -p {authority.parent} -c {PROXY}, then check again"
+        yield Finding(False, "control", f"{text} is not known; {remedy}")
+        return
+    if not is_open:
         yield Finding(True, "control", f"runs can be started only on this machine, through {federation.bind}")
         return
-    text = f"anyone who can reach {federation.address if is_local else federation.bind} can start runs"
+    text = f"anyone who can reach {outside if is_local else federation.bind} can start runs"
     remedy = "bind to 127.0.0.1 and let a proxy forward only /v1/fleet/"
     yield Finding(False, "control", f"{text}: Flower does not authenticate this; {remedy}")
 
 
 def is_control_reachable(address: str, authority: Path) -> bool:
-    """Return whether paths other than the sites' own are answered: a client that can list runs can also start them."""
+    """Return whether paths other than the sites' own are answered; `OSError` if nothing is.
+
+    A client that can list runs can also start them.
+    """
+    context = ssl.create_default_context(cafile=str(authority))
     for path, body in (("/docs", None), ("/v1/control/list-runs", b"")):
         request = urllib.request.Request(f"https://{address}{path}", body, {"Content-Type": "application/protobuf"})
         try:
-            context = ssl.create_default_context(cafile=str(authority))
             with urllib.request.urlopen(request, timeout=10, context=context) as answer:
                 if answer.status == 200:
                     return True
-        except (OSError, ValueError):
+        except urllib.error.HTTPError:
             continue
     return False
 
@@ -127,14 +161,10 @@ def is_control_reachable(address: str, authority: Path) -> bool:
 def check_run(federation: FederationConfig, config: Config) -> Finding:
     """Check whether this federation can execute a run, as far as the server can know."""
     try:
-        federated_method(config, len(federation.sites))
+        operations.ensure_executable(federation, config)
     except FedbeyondError as error:
         return Finding(False, "run", str(error))
-    text = f"{config.method}, {config.train.rounds} rounds"
-    if not federation.guests or {*unseen_domains(config.target)} == {*federation.guests}:
-        return Finding(True, "run", text)
-    text += f"; target is {config.target!r}, but the guests are {', '.join(federation.guests)}"
-    return Finding(False, "run", f"{text}: set target to the guests, which reports show as unseen")
+    return Finding(True, "run", f"{config.method}, {config.train.rounds} rounds")
 
 
 def check_certificate(path: Path) -> Finding:
@@ -143,7 +173,10 @@ def check_certificate(path: Path) -> Finding:
         days = (certificates.expiry(path) - datetime.now(UTC)).days
     except (OSError, ValueError) as error:
         return Finding(False, "validity", f"{path} cannot be read: {error}")
-    remedy = "" if days > MIN_DAYS else "; create a new federation folder, and distribute its keys"
+    renewal = (
+        "create a new federation folder, send its sites' folders, and register the keys that the sites create there"
+    )
+    remedy = "" if days > MIN_DAYS else f"; {renewal}"
     return Finding(not remedy, "validity", f"{path} is valid for {days} days{remedy}")
 
 
@@ -155,16 +188,6 @@ def check_versions() -> Finding:
         return Finding(False, "versions", "Flower is not installed; pip install 'fedbeyond[flower]'")
     remedy = "" if installed.startswith(FLOWER) else f"; needs {FLOWER}x"
     return Finding(not remedy, "versions", f"fedbeyond {__version__}, flwr {installed}{remedy}")
-
-
-def check_key(path: Path) -> Finding:
-    """Check that a private key exists and that only its owner can read it."""
-    if not path.exists():
-        text = f"{path} is missing; copy it from the folder that 'fedbeyond federation init' wrote"
-        return Finding(False, "key", text)
-    is_exposed = bool(path.stat().st_mode & 0o077)
-    text = f"other users can read {path}; run chmod 600 {path}" if is_exposed else str(path)
-    return Finding(not is_exposed, "key", text)
 
 
 def check_connection(address: str, authority: Path) -> Iterator[Finding]:
@@ -193,36 +216,3 @@ def check_disk(folder: Path) -> Finding:
     free = shutil.disk_usage(existing).free
     remedy = "" if free > MIN_DISK else f"; free {MIN_DISK / 2**30:g} GiB or more"
     return Finding(not remedy, "disk", f"{free / 2**30:.1f} GiB free for {folder}{remedy}")
-
-
-def list_outgoing(site_config: SiteConfig, config: Config) -> Iterator[Finding]:
-    """List what a run would send from this site, or why it cannot run here."""
-    try:
-        node = prepare_node(site_config, config, sources=2)  # how many there will be is not known here
-    except FedbeyondError as error:
-        yield Finding(False, "run", str(error))
-        return
-    yield Finding(True, "run", f"{config.method}, {config.train.rounds} rounds")
-    outgoing = [f"on enrolling: {', '.join(node.facts)}, bytes of private state"]
-    if node.site is not None:
-        outgoing += [f"in reply to {kind!r}: {', '.join(describe_reply(node, kind))}" for kind in node.method.sends]
-        if levels := levels_of(node.method, node.net, node.facts["shape"]):
-            text = "means and deviations of the inputs of BatchNorm layers (statistics)"
-            outgoing.append(f"in reply to 'statistics': {text}, in {len(levels)} exchanges after evaluated rounds")
-        outgoing.append("with each of these: the site's name, number of training images, bytes of private state")
-    yield from (Finding(True, "leaves", text) for text in outgoing)
-    if node.site is not None and (guarantee := describe_guarantee(node.method, config.train.rounds)):
-        yield Finding(True, "privacy", guarantee)
-    if node.policy.scores:
-        text = "loss, accuracy, F1, AUC, recall and confusion on the site's own images"
-        yield Finding(True, "leaves", f"in reply to 'evaluate': {text}")
-    yield Finding(True, "leaves", "on an error: the site's name, and the error message")
-
-
-def describe_reply(node: Node, kind: str) -> Iterator[str]:
-    """List what leaves in reply to a request: name, kind and, except for scalars, size."""
-    assert node.site
-    nets = {name: shapes_of(node.site.nets[name]) for name in node.method.shared}
-    for name, content in node.method.sends[kind].items():
-        size = "" if content.kind == "scalars" else f", {tree.size(content.like(nets, {})):,} bytes"
-        yield f"{name} ({content.kind}{size})"

@@ -5,11 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure as Picture
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..figure import INK, SOFT, panels
+from ..figure import INK, SOFT, Picture, panels
 
 LIGHT, DARK = "#fdfdfe", "#101216"  # for text on a picture's own colours, which a dark page does not change
 SMALLEST, LARGEST = 96, 160  # limits of the shown size of an image, in pixels

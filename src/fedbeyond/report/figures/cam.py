@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...classifier import logits
-from ...errors import ConfigError
 from ...images import pixels
 from ...methods.fedgca import activation, maps_and_logits
 from ..figure import PALETTE, Figure
@@ -61,15 +60,10 @@ def first_of_classes(labelled: Tensor, classes: int) -> list[int]:
 
 def activation_maps(opened: OpenRun, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the activation maps of a model's predicted classes, and the probabilities of all classes."""
+    opened.ensure("maps", "cam")
     outputs = logits(opened.net, x)
     inputs = pixels(x.to(opened.device))
-    try:
-        maps, raw = maps_and_logits(opened.net, inputs, trained=False)
-    except ConfigError:
-        raise ConfigError(
-            f"cam needs feature maps, and {opened.run.config.network} has none; use convnet, a ResNet, AlexNet, "
-            "MobileNetV2, a vision transformer or another network of timm that has them"
-        ) from None
+    maps, raw = maps_and_logits(opened.net, inputs, trained=False)
     predicted = outputs.argmax(1).to(opened.device)
     return activation(opened.net, maps, raw, predicted).detach().cpu(), outputs.softmax(1)
 

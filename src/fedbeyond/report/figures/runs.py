@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ... import spec
-from ...classifier import Classifier, Networks, eval_batch_size, write
+from ..._method import global_model
+from ...classifier import Classifier, Networks, ensure_provides, eval_batch_size, write
 from ...data.partition.assignment import preprocess_split, select_rows
 from ...errors import ConfigError, StorageError, nearest
 from ...experiment import checkpoint, registry, run_folder
@@ -17,7 +18,6 @@ from ...experiment.build import dataset, partition
 from ...experiment.config import Config
 from ...experiment.prepare import prepare
 from ...images import Split, pixels
-from ...method import global_model
 from ...spec import unseen_domains
 
 
@@ -44,9 +44,11 @@ class OpenRun(NamedTuple):
     @property
     def net(self) -> Classifier:
         """Return the model of the round that source validation chose, unless other parameters were written into it."""
-        net = self.nets["model"]
-        assert isinstance(net, Classifier)
-        return net
+        return cast(Classifier, self.nets["model"])  # one of the user's own may give only logits: see `ensure`
+
+    def ensure(self, part: str, kind: str) -> None:
+        """Raise `ConfigError` if the model lacks what a kind of figure needs: features or maps."""
+        ensure_provides(self.net, {part}, kind, self.run.config.network)
 
     @property
     def device(self) -> torch.device:
@@ -164,8 +166,11 @@ def open_run(run: Run, device: str = "cpu") -> OpenRun:
         raise ConfigError(
             f"{run.config.method} has no global model, only one at each site; choose others with --method"
         )
-    setup = prepare(run.config, device)
-    write(setup.nets["model"], checkpoint.load(run.folder / run_folder.BEST)[0]).eval()
+    run_folder.ensure_own_code(run.folder, run.config)
+    setup = prepare(run.config, device, cached=False)
+    model, notes = checkpoint.load(run.folder / run_folder.BEST)
+    run_folder.ensure_same_frozen(notes, setup.assembly.frozen, run.folder)
+    write(setup.nets["model"], model).eval()
     domains = dataset(run.config.data)
     clients = partition(run.config, domains).clients.values()
 

@@ -20,6 +20,7 @@ REFERENCE = "reference"  # features of FedADG's generator, shown as a domain
 def draw(runs: Sequence[OpenRun]) -> Figure:
     """Draw two panels of the same points: coloured by class, and by domain."""
     (opened,) = runs
+    opened.ensure("features", "tsne")
     points, classes, domains = gather_features(opened)
     places = project(points)
     names = [opened.classes[label] for label in sorted(set(classes))]

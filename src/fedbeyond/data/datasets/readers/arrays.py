@@ -7,33 +7,37 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
 from ....errors import ConfigError, DataError
-from ....images import Domains
-from ...storage.cache import load
+from ....images import Dataset
+from ...storage.cache import Size, load
 from ...storage.listing import Listing, Records
+from ..grouping import group_names
 from ..naming import Known, match_paths, plain
 
 Part = tuple[np.ndarray, np.ndarray]  # images and labels
 
 
-def npz(root: str = "", size: Annotated[int, Field(gt=0)] = 32) -> Domains:
+def npz(
+    root: Annotated[str, "the folder with a file domain.npz for each domain"] = "",
+    size: Size = 32,
+    groups: Annotated[str, "array with the patient of each image, for train.disjoint"] = "",
+) -> Dataset:
     """Read any folder with one .npz for each domain: x_train y_train x_test y_test, or x y, and optionally classes."""
     if not root:
         raise DataError("npz needs a path: give npz(root=/data/mine), with a file domain.npz for each domain")
     top = Path(root).expanduser()
     if not top.is_dir():
         raise DataError(f"{root}: no such folder; give a folder with a file domain.npz for each domain")
-    return load(list_arrays(top), size)
+    return load(list_arrays(top, groups), size)
 
 
-def list_arrays(top: Path) -> Listing:
+def list_arrays(top: Path, groups: str = "") -> Listing:
     """Return the listing of a folder with one .npz for each domain, or of one such file; names of files are domains."""
     paths = [top] if top.is_file() else sorted(top.glob("*.npz"))
     if not paths:
         raise DataError(f"{top}: no .npz in it; expected a file domain.npz for each domain, with x and y")
-    domains = {path.stem: npz_records(path) for path in paths}
+    domains = {path.stem: npz_records(path, groups) for path in paths}
     for path, records in zip(paths, domains.values(), strict=True):
         if records.labels.min(initial=0) < 0:
             raise DataError(f"{path}: a label is {records.labels.min()}; expected labels from 0; fix the labels")
@@ -99,8 +103,8 @@ def _hdf5(path: Path) -> Part:
         ) from None
 
 
-def npz_records(path: Path) -> Records:
-    """Read a .npz file with the parts train, val and test, or with one part without a name."""
+def npz_records(path: Path, groups: str = "") -> Records:
+    """Read a .npz file with the parts train, val and test, or with one part without a name; `groups` is an array."""
     try:
         with open(path, "rb") as opened, np.load(opened) as file:  # raises for arrays of objects, which could run code
             content = {name: file[name] for name in file.files}
@@ -119,7 +123,19 @@ def npz_records(path: Path) -> Records:
         raise DataError(
             f"{path}: has {has}; expected x_train y_train x_test y_test, or x y; write these with numpy.savez"
         )
-    return join_parts(parts, path)
+    records = join_parts(parts, path)
+    if not groups:
+        return records
+    wanted = [f"{groups}_{part}" if part else groups for part in parts]
+    if missing := [name for name in wanted if name not in content]:
+        raise DataError(
+            f"{path}: no array {missing[0]!r} for groups={groups}; it has {', '.join(content)}; give one of these"
+        )
+    each = [
+        group_names(content[name], len(labels), f"{path}, {name}")
+        for name, (_, labels) in zip(wanted, parts.values(), strict=True)
+    ]
+    return records._replace(groups=tuple(name for names in each for name in names))
 
 
 def labels_of(labels: np.ndarray, path: Path) -> np.ndarray:

@@ -30,7 +30,9 @@ class Sent(NamedTuple):
     kind: Kind
     like: Callable[[Tree, Tree], Any]
     positive: bool = False  # a scalar that the server divides by or multiplies with: must be > 0
+    within: tuple[float, float] | None = None  # the range of every number in it, both ends included
     since: tuple[str, ...] = ()  # path in the request's body that training started from; (): it did not
+    evaluates: str = ""  # the split of the site whose samples it scores models on, "train" or "val"; "": it is no score
 
 
 def parameters(*path: str) -> Sent:
@@ -44,8 +46,21 @@ def parameters(*path: str) -> Sent:
     return Sent("parameters", like, since=path)
 
 
+def starting_point(body: Tree, path: tuple[str, ...]) -> Tree:
+    """Return the values at `path` of a request from which training started, or {} if there are none.
+
+    If the request has a `start`, training started from these parameters instead of the model's.
+    """
+    values = body | ({"model": body["model"] | {"params": body["start"]}} if "start" in body else {})
+    for key in path:
+        values = values.get(key, {})
+    return values if path else {}
+
+
 scalar = Sent("scalars", lambda nets, body: torch.zeros(()))
 positive = scalar._replace(positive=True)
+MAX_LOSS = 1e8  # a larger loss is a lie, or training that diverged
+loss = scalar._replace(within=(0.0, MAX_LOSS))
 
 Sends = Mapping[str, Mapping[str, Sent]]  # kind of request -> entry of the reply -> declaration
 
@@ -62,6 +77,7 @@ class Privacy(NamedTuple):
     delta: float
     client: Client
     sends: Sends
+    noise: float  # standard deviation of the noise of one reply, over the sensitivity
 
 
 def global_model(state: Tree) -> Tree:
@@ -80,6 +96,9 @@ class Method:
     keeps: Set[str] = frozenset()  # names of the entries of a site's private state
     uses_total: Set[str] = frozenset()  # what depends on the total number of rounds, as in "ga(decay=true)"
     networks: Callable[[Task], Networks] = classifier
+    needs: Set[str] = frozenset()  # what it uses of a network beyond logits: features, maps, pooled, stages
+    shapes_features: bool = False  # it acts on features alone, so that it does nothing if only the head is trained
+    inputs_unchanged: bool = False  # inputs reach networks as they are: frozen layers may be computed once for each
     shared: tuple[str, ...] = ("model",)  # networks that the server holds
     augment: Augment = plain
     sampler: Sampler = shuffled
@@ -104,4 +123,5 @@ class Method:
 
 def augmented(method: Method, name: str, augment: Augment) -> Method:
     """Return the method with an augmentation of images after its own; `name` is that of the wrapper, for errors."""
-    return replace(method, augment=chain(method.augment, augment), networks=for_images(name, method.networks))
+    networks = for_images(name, method.networks)
+    return replace(method, augment=chain(method.augment, augment), networks=networks, inputs_unchanged=False)

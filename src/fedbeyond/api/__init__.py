@@ -1,0 +1,1 @@
+"""The Python API: run, compare, and their results."""
