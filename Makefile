@@ -47,7 +47,8 @@ test-all:
 	@$(MAKE) --no-print-directory test-rest
 
 test-rest: $(VENV)/ready-to-test
-	@$(MAKE) --no-print-directory --jobs 2 slow-federations slow-tests
+	@$(MAKE) --no-print-directory slow-tests
+	@$(MAKE) --no-print-directory slow-federations  # alone: drills kill processes in the middle of their work
 	@test -z '$(COVER)' || { $(BIN)/coverage combine --quiet; echo "lines of src/ that no test ran:"; $(BIN)/coverage report; }
 
 types:

@@ -12,6 +12,7 @@ nbclient = pytest.importorskip("nbclient")
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 EMPTY = {"text/plain": ""}  # what is left of a progress display
+PROGRESS = re.compile(r"^.+: [\d,]+ of [\d,]+, .+ left\n", re.MULTILINE)  # printed where an operation is slow
 VARIES = "varies"  # tag of a cell whose output is not compared, such as a duration
 MAX_BYTES = 300_000
 START = "import sys; sys.path.insert(0, 'tests'); import fedbeyond as fb; from api.conftest import tiny; data = tiny()"
@@ -23,14 +24,15 @@ def by_name(path):
 
 
 def texts(cell):
-    """Return the texts that a cell shows; text of one stream that arrives in parts is joined."""
+    """Return the texts that a cell shows, without progress; text of one stream that arrives in parts is joined."""
     streams, others = dict[str, str](), []
     for output in cell.get("outputs", ()):
         if output.output_type == "stream":
             streams[output.name] = streams.get(output.name, "") + output.text
         elif "text/plain" in output.get("data", {}) and output.data != EMPTY:
             others.append(output.data["text/plain"])
-    return streams, others
+    streams = {name: PROGRESS.sub("", text) for name, text in streams.items()}
+    return {name: text for name, text in streams.items() if text}, others
 
 
 @pytest.fixture

@@ -129,6 +129,14 @@ batchnorm = "{batchnorm}"
         return said
 
 
+@pytest.fixture
+def spy(federation):
+    """The spy has joined; it leaves after the test, or another test, which withdraws its key, would end it."""
+    federation.sites[SPY] = federation.join(SPY)
+    yield
+    federation.leave(SPY)
+
+
 @pytest.mark.slow
 def test_a_run_whose_server_is_killed_in_the_middle_of_a_round_is_that_of_the_simulator(federation, tmp_path):
     drill = Drill(federation, tmp_path, "scaffold", rounds=2)  # sites keep what they learnt, and forget the torn round
@@ -156,10 +164,10 @@ def test_an_undisturbed_run_is_that_of_the_simulator(federation, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("spy")
 def test_a_run_goes_on_though_a_site_and_then_the_server_are_killed_in_the_middle_of_a_round(federation, tmp_path):
     # private states; two requests a round, the second to one site
     drill = Drill(federation, tmp_path, "scaffold+sha(evaluators=1)", LAST + 1)
-    federation.sites[SPY] = federation.join(SPY)
     first = drill.submit()
 
     # the site: kept out until Flower has noticed that it is dead; the others go on

@@ -10,7 +10,7 @@ from fedbeyond.errors import FederationError
 from fedbeyond.experiment.config import Config
 from fedbeyond.flower.deploy import certificates, folder, operations, processes
 from support.commands import until
-from support.federations import NGINX, proxying
+from support.federations import GUEST, NGINX, proxying
 
 pytestmark = [
     pytest.mark.loopback,
@@ -53,7 +53,7 @@ def test_through_the_proxy_runs_can_neither_be_listed_nor_started(federation, tm
     with pytest.raises(FederationError, match="404"):
         operations.flwr(tmp_path, "list", operations.LINK)
     with pytest.raises(FederationError, match="404"):
-        operations.submit(tmp_path, Config(target="sketch"), tmp_path)
+        operations.submit(tmp_path, Config(target=GUEST), tmp_path)
     assert '"success": true' in operations.flwr(federation.folder, "list", operations.LINK, "--format", "json")
 
 

@@ -66,6 +66,12 @@ class Federation:
         lying = environment_of(self.lies[name]) if name in self.lies else {}
         return self.stack.enter_context(going("join", self.bundle(name), log=self.bundle(name) / "join.txt", **lying))
 
+    def leave(self, name: str) -> None:
+        """End a site, which is then no member that tests wait with."""
+        process = self.sites.pop(name)
+        process.terminate()
+        process.wait(100)
+
     def bundle(self, name: str) -> Path:
         return self.folder / "sites" / name
 
