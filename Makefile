@@ -62,8 +62,8 @@ federations:
 other-tests:
 	nice $(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not loopback and not slow' $(COVER)
 
-slow-federations:
-	$(BIN)/pytest -m 'loopback and slow' $(COVER)
+slow-federations:  # without coverage, which slows the processes of drills and is lost where they are killed
+	$(BIN)/pytest -m 'loopback and slow'
 
 slow-tests:
 	nice $(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not loopback and slow' $(COVER)
